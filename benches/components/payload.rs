@@ -267,7 +267,7 @@ fn decrypt(criterion: &mut Criterion, keys: &Arc<AppKeys>) {
                     };
                     let mut show = ShowFields {
                         open,
-                        shown: Disclosure::clear(),
+                        disclosure: Disclosure::clear(),
                     };
                     run(
                         &everything,

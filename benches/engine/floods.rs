@@ -622,7 +622,8 @@ impl Neighbour {
                     self.input.extend_from_slice(&scratch[..read]);
                 }
                 Scan::Message(boundary) => {
-                    let is_answer = boundary.head == MessageHeader::Response { msgid: self.msgid };
+                    let is_answer =
+                        boundary.header == MessageHeader::Response { msgid: self.msgid };
                     // The error of a successful response is nil.
                     let is_served = self.input.get(7) == Some(&0xc0);
                     self.input.drain(..boundary.bytes);

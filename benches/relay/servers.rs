@@ -41,7 +41,7 @@ pub(crate) fn serve(role: &str, argument: &Path) -> io::Result<()> {
                 let server = Server::start(&config, compiled)
                     .await
                     .map_err(io::Error::other)?;
-                while server.refusal().is_some() {
+                while server.unready_reason().is_some() {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 Ok::<_, io::Error>(server)

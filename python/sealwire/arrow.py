@@ -26,12 +26,58 @@ _BATCHING = ("batch_fields", "in_flight", "retry_timeout_ms", "idempotency_seed"
 
 
 def encrypt(client, data, *, app, columns=None, **options):
+    """Replaces the values of columns by envelopes.
+
+    Args:
+        client: The `Client`.
+        data: A table, a record batch, or a column without a table.
+        app: The name of the app.
+        columns: Names or paths of the columns. `None` for a column without a table.
+        batch_fields: Maximum number of values of a request; default 1,000.
+        in_flight: Maximum number of concurrent requests; default 8.
+        retry_timeout_ms: Longest time for repeating a request to an overloaded or unreachable engine; default 0.
+        options: Further options of the requests, as of the method of `Client`.
+
+    Returns:
+        The data with new columns, of the same library if it came from pyarrow or polars.
+
+    Raises:
+        sealwire.Error: A request failed. `details` names the column and the row.
+        TypeError: A column cannot be sent, or an option has the wrong type.
+
+    Example:
+        sealed = sealwire.arrow.encrypt(client, table, app="shop", columns=["email"])
+    """
     batching = _batching(options)
     named = [(name, None, options) for name in _names(columns)]
     return _transform(client, "encrypt", app, data, columns, named, batching)
 
 
 def tokenize(client, data, *, app, collection, columns=None, **options):
+    """Replaces the values of columns by tokens.
+
+    Args:
+        client: The `Client`.
+        data: A table, a record batch, or a column without a table.
+        app: The name of the app.
+        collection: The name of the collection.
+        columns: Names or paths of the columns. `None` for a column without a table.
+        idempotency_seed: At least 16 random bytes. A call that is repeated with them gets the same tokens.
+        batch_fields: Maximum number of values of a request; default 1,000.
+        in_flight: Maximum number of concurrent requests; default 8.
+        retry_timeout_ms: Longest time for repeating a request to an overloaded or unreachable engine; default 0.
+        options: Further options of the requests, as of the method of `Client`.
+
+    Returns:
+        The data with new columns, of the same library if it came from pyarrow or polars.
+
+    Raises:
+        sealwire.Error: A request failed. `details` names the column and the row.
+        TypeError: A column cannot be sent, or an option has the wrong type.
+
+    Example:
+        tokens = sealwire.arrow.tokenize(client, table, app="shop", collection="cards", columns=["card"])
+    """
     batching = _batching(options)
     # A request that is repeated because its response was lost gets its tokens again.
     batching.setdefault("idempotency_seed", os.urandom(32))
@@ -41,12 +87,59 @@ def tokenize(client, data, *, app, collection, columns=None, **options):
 
 
 def decrypt(client, data, *, app, columns=None, types=None, **options):
+    """Opens the envelopes of columns, and restores their types.
+
+    Args:
+        client: The `Client`.
+        data: A table, a record batch, or a column without a table.
+        app: The name of the app.
+        columns: Names or paths of the columns. `None` for a column without a table.
+        types: Types of columns whose fields do not note them, by column.
+        batch_fields: Maximum number of values of a request; default 1,000.
+        in_flight: Maximum number of concurrent requests; default 8.
+        retry_timeout_ms: Longest time for repeating a request to an overloaded or unreachable engine; default 0.
+        options: Further options of the requests, as of the method of `Client`.
+
+    Returns:
+        The data with new columns, of the same library if it came from pyarrow or polars.
+
+    Raises:
+        sealwire.Error: A request failed. `details` names the column and the row.
+        TypeError: A column cannot be sent, or an option has the wrong type.
+
+    Example:
+        opened = sealwire.arrow.decrypt(client, sealed, app="shop", columns=["email"])
+    """
     batching = _batching(options)
     named = [(name, _type_of(types, columns, name), options) for name in _names(columns)]
     return _transform(client, "decrypt", app, data, columns, named, batching)
 
 
 def detokenize(client, data, *, app, collection, columns=None, types=None, **options):
+    """Replaces the tokens of columns by their values, and restores their types.
+
+    Args:
+        client: The `Client`.
+        data: A table, a record batch, or a column without a table.
+        app: The name of the app.
+        collection: The name of the collection.
+        columns: Names or paths of the columns. `None` for a column without a table.
+        types: Types of columns whose fields do not note them, by column.
+        batch_fields: Maximum number of values of a request; default 1,000.
+        in_flight: Maximum number of concurrent requests; default 8.
+        retry_timeout_ms: Longest time for repeating a request to an overloaded or unreachable engine; default 0.
+        options: Further options of the requests, as of the method of `Client`.
+
+    Returns:
+        The data with new columns, of the same library if it came from pyarrow or polars.
+
+    Raises:
+        sealwire.Error: A request failed. `details` names the column and the row.
+        TypeError: A column cannot be sent, or an option has the wrong type.
+
+    Example:
+        values = sealwire.arrow.detokenize(client, tokens, app="shop", collection="cards", columns=["card"])
+    """
     batching = _batching(options)
     options["collection"] = collection
     named = [(name, _type_of(types, columns, name), options) for name in _names(columns)]
@@ -54,6 +147,30 @@ def detokenize(client, data, *, app, collection, columns=None, types=None, **opt
 
 
 def mask(client, data, *, app, masks=None, rules=None, types=None, **options):
+    """Masks columns, by functions for each or by rules.
+
+    Args:
+        client: The `Client`.
+        data: A table, a record batch, or a column without a table.
+        app: The name of the app.
+        masks: The function of each column, by name or path; a single function for a column without a table.
+        rules: `Rules` for a table, instead of `masks`.
+        types: Types of the masked columns, by column. Only with `masks`.
+        batch_fields: Maximum number of values of a request; default 1,000.
+        in_flight: Maximum number of concurrent requests; default 8.
+        retry_timeout_ms: Longest time for repeating a request to an overloaded or unreachable engine; default 0.
+        options: Further options of the requests, as of the method of `Client`.
+
+    Returns:
+        The data with new columns, of the same library if it came from pyarrow or polars.
+
+    Raises:
+        sealwire.Error: A request failed. `details` names the column and the row.
+        TypeError: A column cannot be sent, or an option has the wrong type.
+
+    Example:
+        masked = sealwire.arrow.mask(client, table, app="shop", masks={"email": "email"})
+    """
     batching = _batching(options)
     if (masks is None) == (rules is None):
         raise TypeError("mask() needs either masks or rules")
@@ -69,6 +186,28 @@ def mask(client, data, *, app, masks=None, rules=None, types=None, **options):
 
 
 def discover(data, **options):
+    """Samples data and proposes rules for its sensitive columns.
+
+    Args:
+        data: A table, a record batch, or a stream of record batches, which is read to its end.
+        client: The `Client` that tries the functions on sampled values; together with `app`. Default: none.
+        app: The name of the app.
+        sample: Maximum number of values of a column to judge by, 10 to 10,000; default 1,000.
+        min_confidence: Confidence from which a column gets a rule, 0 to 1; default 0.7.
+        seed: Seed of the sample: equal data and seed give equal rules; default 1.
+        table: Name of the table, by which columns such as `name` are judged.
+        retry_timeout_ms: Longest time for repeating a request to an overloaded or unreachable engine; default 0.
+
+    Returns:
+        A `Discovery`, which holds no sampled value.
+
+    Raises:
+        sealwire.Error: A request failed.
+        TypeError: The data has no columns with names, or an option has the wrong type.
+
+    Example:
+        print(sealwire.arrow.discover(table).to_toml())
+    """
     return _discover_with([], data, **options)
 
 

@@ -255,13 +255,10 @@ fn read_type(data_type: &Bound<'_, PyAny>) -> PyResult<DataType> {
 
 /// Finds the values of each column in each batch, in the order of columns and then batches.
 fn find_leaves(columns: &[Column], batches: &[RecordBatch]) -> Vec<Leaf> {
-    let of_column = |column: &Column| {
-        batches
-            .iter()
-            .map(|batch| column.path.find(batch))
-            .collect::<Vec<_>>()
-    };
-    columns.iter().flat_map(of_column).collect()
+    columns
+        .iter()
+        .flat_map(|column| batches.iter().map(|batch| column.path.find(batch)))
+        .collect()
 }
 
 /// Sends all values. Returns the payloads of each leaf's results, in the order of its values. The
@@ -345,20 +342,21 @@ fn failed_path(error: &Error) -> Option<&str> {
 /// path in the request.
 fn piece_error(py: Python<'_>, failed: &PieceError) -> PyErr {
     let error = errors::of_client(py, &failed.error);
-    let note = || -> PyResult<()> {
-        let details = error.value(py).getattr("details")?.cast_into::<PyDict>()?;
-        if details.contains("path")? {
-            details.del_item("path")?;
-        }
-        if !failed.column.is_empty() {
-            details.set_item("column", &failed.column)?;
-        }
-        failed
-            .row
-            .map_or(Ok(()), |row| details.set_item("row", row))
-    };
-    match note() {
+    match set_place(py, &error, failed) {
         Ok(()) => error,
         Err(other) => other,
     }
+}
+
+fn set_place(py: Python<'_>, error: &PyErr, failed: &PieceError) -> PyResult<()> {
+    let details = error.value(py).getattr("details")?.cast_into::<PyDict>()?;
+    if details.contains("path")? {
+        details.del_item("path")?;
+    }
+    if !failed.column.is_empty() {
+        details.set_item("column", &failed.column)?;
+    }
+    failed
+        .row
+        .map_or(Ok(()), |row| details.set_item("row", row))
 }

@@ -265,7 +265,8 @@ impl NativeClient {
     /// Returns the client's counters.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let running = self.running(py)?;
-        let (stats, pacer) = (running.client().stats(), running.pacer().stats());
+        let stats = running.client().stats();
+        let pacer = running.pacer().stats();
         let map = PyDict::new(py);
         map.set_item("attempts", stats.attempts)?;
         map.set_item("retries", stats.retries)?;
@@ -291,49 +292,57 @@ impl NativeClient {
 
 fn read_config(endpoints: &Bound<'_, PyAny>, options: &Options<'_>) -> PyResult<ClientConfig> {
     let server_name: Option<String> = options.take("server_name", "a string")?;
-    let pem = |name: &str| {
-        read_pem(
-            &options.required::<Bound<'_, PyAny>>(name, "a path or bytes")?,
-            name,
-        )
-    };
-    let mut config = ClientConfig::new("", "", pem("ca")?, pem("cert")?, pem("key")?);
+    let mut config = ClientConfig::new(
+        "",
+        "",
+        required_pem(options, "ca")?,
+        required_pem(options, "cert")?,
+        required_pem(options, "key")?,
+    );
     config.endpoints = read_endpoints(endpoints, server_name.as_deref())?;
-    let count = |name: &str, into: &mut usize| {
-        options
-            .take(name, "a positive integer")
-            .map(|value| value.into_iter().for_each(|value| *into = value))
-    };
-    count("connections", &mut config.connections)?;
-    count("in_flight_max", &mut config.in_flight_max)?;
-    count("request_bytes_max", &mut config.request_bytes_max)?;
-    count("reply_bytes_max", &mut config.reply_bytes_max)?;
-    let number = |name: &str, into: &mut u32| {
-        options
-            .take(name, "a positive integer")
-            .map(|value| value.into_iter().for_each(|value| *into = value))
-    };
-    number("attempts_max", &mut config.attempts_max)?;
-    number("retry_percent", &mut config.retry_percent)?;
-    number("eject_after", &mut config.eject_after)?;
-    let milliseconds = |name: &str, into: &mut Duration| {
-        let value = options.take::<u64>(name, "a positive integer of milliseconds")?;
-        value
-            .into_iter()
-            .for_each(|value| *into = Duration::from_millis(value));
-        PyResult::Ok(())
-    };
-    milliseconds("connection_age_max_ms", &mut config.connection_age_max)?;
-    milliseconds("connect_timeout_ms", &mut config.connect_timeout)?;
-    milliseconds("deadline_ms", &mut config.deadline)?;
-    milliseconds("backoff_min_ms", &mut config.backoff_min)?;
-    milliseconds("backoff_max_ms", &mut config.backoff_max)?;
-    milliseconds("ejection_min_ms", &mut config.ejection_min)?;
-    milliseconds("ejection_max_ms", &mut config.ejection_max)?;
+
+    read_number(options, "connections", &mut config.connections)?;
+    read_number(options, "in_flight_max", &mut config.in_flight_max)?;
+    read_number(options, "request_bytes_max", &mut config.request_bytes_max)?;
+    read_number(options, "reply_bytes_max", &mut config.reply_bytes_max)?;
+    read_number(options, "attempts_max", &mut config.attempts_max)?;
+    read_number(options, "retry_percent", &mut config.retry_percent)?;
+    read_number(options, "eject_after", &mut config.eject_after)?;
+
+    for (name, duration) in [
+        ("connection_age_max_ms", &mut config.connection_age_max),
+        ("connect_timeout_ms", &mut config.connect_timeout),
+        ("deadline_ms", &mut config.deadline),
+        ("backoff_min_ms", &mut config.backoff_min),
+        ("backoff_max_ms", &mut config.backoff_max),
+        ("ejection_min_ms", &mut config.ejection_min),
+        ("ejection_max_ms", &mut config.ejection_max),
+    ] {
+        if let Some(value) = options.take::<u64>(name, "a positive integer of milliseconds")? {
+            *duration = Duration::from_millis(value);
+        }
+    }
     config.repeat_sent = options
         .take("repeat_sent", "a boolean")?
         .unwrap_or(config.repeat_sent);
     Ok(config)
+}
+
+/// Sets a number if the option is given.
+fn read_number<'py, N: FromPyObjectOwned<'py>>(
+    options: &Options<'py>,
+    name: &str,
+    number: &mut N,
+) -> PyResult<()> {
+    if let Some(value) = options.take(name, "a positive integer")? {
+        *number = value;
+    }
+    Ok(())
+}
+
+fn required_pem(options: &Options<'_>, name: &str) -> PyResult<Pem> {
+    let value = options.required::<Bound<'_, PyAny>>(name, "a path or bytes")?;
+    read_pem(&value, name)
 }
 
 /// Reads a path as a string, or PEM text as bytes. A string is always a path, so that a key is
@@ -342,44 +351,46 @@ fn read_pem(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Pem> {
     if let Ok(bytes) = value.cast::<PyBytes>() {
         return Ok(Pem::Bytes(bytes.as_bytes().to_vec()));
     }
-    let wrong = || {
-        PyTypeError::new_err(format!(
-            "Client() argument '{name}' must be a path or bytes"
-        ))
-    };
-    let path: PathBuf = value
-        .extract()
-        .map_err(|raised| errors::unless_passed_on(value.py(), raised, wrong))?;
+    let path: PathBuf = value.extract().map_err(|raised| {
+        errors::unless_passed_on(value.py(), raised, || {
+            PyTypeError::new_err(format!(
+                "Client() argument '{name}' must be a path or bytes"
+            ))
+        })
+    })?;
     Ok(Pem::File(path))
 }
 
 /// Reads one endpoint or a list of them. Each is `"host:port"` or a pair of that and the name in
 /// its certificate.
 fn read_endpoints(value: &Bound<'_, PyAny>, server_name: Option<&str>) -> PyResult<Vec<Endpoint>> {
-    let must_be = || {
-        PyTypeError::new_err("an endpoint must be 'host:port' or a pair of that and a server name")
-    };
-    let wrong = |raised: PyErr| errors::unless_passed_on(value.py(), raised, must_be);
-    let one = |value: &Bound<'_, PyAny>| {
-        if let Ok(address) = value.extract::<String>() {
-            let host = address.rsplit_once(':').map_or(&*address, |(host, _)| host);
-            let name = server_name
-                .unwrap_or(host.trim_start_matches('[').trim_end_matches(']'))
-                .to_owned();
-            return Ok(Endpoint::new(address, name));
-        }
-        value
-            .extract::<(String, String)>()
-            .map(|(address, name)| Endpoint::new(address, name))
-            .map_err(wrong)
-    };
-    match one(value) {
+    match read_endpoint(value, server_name) {
         Ok(endpoint) => Ok(vec![endpoint]),
         Err(raised) if errors::is_passed_on(value.py(), &raised) => Err(raised),
         Err(_) => value
             .try_iter()
-            .map_err(wrong)?
-            .map(|value| one(&value?))
+            .map_err(|raised| endpoint_error(value.py(), raised))?
+            .map(|value| read_endpoint(&value?, server_name))
             .collect(),
     }
+}
+
+fn read_endpoint(value: &Bound<'_, PyAny>, server_name: Option<&str>) -> PyResult<Endpoint> {
+    if let Ok(address) = value.extract::<String>() {
+        let host = address.rsplit_once(':').map_or(&*address, |(host, _)| host);
+        let name = server_name
+            .unwrap_or(host.trim_start_matches('[').trim_end_matches(']'))
+            .to_owned();
+        return Ok(Endpoint::new(address, name));
+    }
+    value
+        .extract::<(String, String)>()
+        .map(|(address, name)| Endpoint::new(address, name))
+        .map_err(|raised| endpoint_error(value.py(), raised))
+}
+
+fn endpoint_error(py: Python<'_>, raised: PyErr) -> PyErr {
+    errors::unless_passed_on(py, raised, || {
+        PyTypeError::new_err("an endpoint must be 'host:port' or a pair of that and a server name")
+    })
 }

@@ -107,11 +107,9 @@ impl EventLoop {
         let mut pending = self.pending();
         let number = pending.next;
         pending.next += 1;
-        let (call, finished, client) = (
-            Arc::clone(&request.call),
-            Arc::clone(&self.finished),
-            running.client().clone(),
-        );
+        let call = Arc::clone(&request.call);
+        let finished = Arc::clone(&self.finished);
+        let client = running.client().clone();
         // The lock is held until the request is listed, so that its result is not taken earlier.
         let task = running
             .runtime()

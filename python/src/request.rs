@@ -7,10 +7,10 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 use sealwire_client::{
-    CommonParams, Client, Document, DocumentParams, Encapsulation, Encoding, Envelope, Error, Format,
-    Info, Inspect, Inspection, KeyScope, MaskList, MaskRule, Masking, OnError, Outside, Reading,
-    RetryLimits, RuleFields, Suite, TokenLookupScope, TokenizeOptions, Unbound, UnknownFields,
-    Unmatched, Writing, shared,
+    Client, CommonParams, Document, DocumentParams, Encapsulation, Encoding, Envelope, Error,
+    Format, Info, Inspect, Inspection, KeyScope, MaskList, MaskRule, Masking, OnError, Outside,
+    Reading, RetryLimits, RuleFields, Suite, TokenLookupScope, TokenizeOptions, Unbound,
+    UnknownFields, Unmatched, Writing, shared,
 };
 
 use crate::client::Running;

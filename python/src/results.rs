@@ -11,7 +11,9 @@ use crate::value::from_payload;
 #[pyclass(frozen, get_all, eq, hash, module = "sealwire", skip_from_py_object)]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct FieldError {
+    /// The path of the field, such as `$.card.number`.
     path: String,
+    /// The error code, such as `cannot_open`.
     code: String,
 }
 
@@ -25,11 +27,17 @@ impl FieldError {
 /// A document in a response. `Debug` shows nothing of its payload.
 #[pyclass(frozen, get_all, module = "sealwire")]
 pub(crate) struct Document {
+    /// The document, with the structure of the document that was sent.
     payload: Py<PyAny>,
+    /// The engine's control state generation when it processed the request.
     generation: u64,
+    /// Fields left unchanged because of errors, with `on_error="report"`; at most 1,000.
     errors: Py<PyList>,
+    /// Number of further field errors that are not listed.
     errors_omitted: u64,
+    /// Positions of those paths in `select` that match nothing.
     unmatched: Vec<u32>,
+    /// Encapsulations that must be kept with the document: without them its fields do not open.
     encapsulations: Vec<String>,
 }
 

@@ -29,6 +29,7 @@ const EQUAL_KEYS: &str = "a map of the document has keys that are equal in Pytho
 #[pyclass(frozen, eq, hash, module = "sealwire", skip_from_py_object)]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Extension {
+    /// The type code, from -128 to 127.
     #[pyo3(get)]
     code: i8,
     data: Vec<u8>,
@@ -41,6 +42,7 @@ impl Extension {
         Self { code, data }
     }
 
+    /// The content.
     #[getter]
     fn data<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.data)

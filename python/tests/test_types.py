@@ -1,6 +1,7 @@
 """The typed stubs agree with the package, and the package with the contract."""
 
 import ast
+import inspect
 import pathlib
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import tempfile
 import unittest
 
 import sealwire
+import sealwire.arrow
 from sealwire import _native
 from support import client_files, engine
 
@@ -15,6 +17,8 @@ HERE = pathlib.Path(__file__).parent
 CONTRACT = HERE.parents[1] / "proto/README.md"
 STUBS = pathlib.Path(sealwire.__file__).parent / "__init__.pyi"
 METHODS = ["encrypt", "decrypt", "rewrap", "tokenize", "detokenize", "mask"]
+# Classes of results, which only the package creates.
+NOT_CONSTRUCTED = {"Document", "FieldError", "arrow.Discovery", "arrow.DiscoveredField"}
 REQUIRED = {"collection": "people", "rules": [{"kind": "card", "mask": "keep"}]}
 
 
@@ -41,6 +45,27 @@ class Types(unittest.TestCase):
             command += ["--mypy-config-file", HERE / "mypy.ini", "--allowlist", HERE / "stubtest_allowed.txt"]
             checked = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.assertEqual((checked.returncode, checked.stdout), (0, ""))
+
+    def test_public_members_have_docstrings_and_signatures(self):
+        public = {f"arrow.{name}": getattr(sealwire.arrow, name) for name in sealwire.arrow.__all__}
+        public |= {name: getattr(sealwire, name) for name in ("AsyncClient", "Client", "Document", "Extension", "FieldError")}
+        for name, kind in list(public.items()):
+            if inspect.isclass(kind):
+                public |= {f"{name}.{key}": getattr(kind, key) for key in vars(kind) if not key.startswith("_")}
+        for name, member in public.items():
+            with self.subTest(name=name):
+                self.assertTrue(inspect.getdoc(member))
+                if callable(member) and name not in NOT_CONSTRUCTED:
+                    inspect.signature(member)
+
+    def test_docstrings_of_requests_have_arguments_results_errors_and_an_example(self):
+        for method in METHODS:
+            for kind in (sealwire.Client, sealwire.AsyncClient):
+                text = inspect.getdoc(getattr(kind, method))
+                for part in ("Args:", "Returns:", "Raises:", "Example:", f"client.{method}("):
+                    self.assertIn(part, text, f"{kind.__name__}.{method}")
+                for option in keywords(kind.__name__, method):
+                    self.assertIn(f"\n    {option}: ", text, f"{kind.__name__}.{method}")
 
     def test_subinterpreters_are_rejected_before_python_3_13(self):
         inner = "try:\\n    import sealwire\\nexcept ImportError as error:\\n    print(error)"

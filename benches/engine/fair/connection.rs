@@ -238,7 +238,7 @@ impl BenchConnection {
                 Scan::Message(boundary) => {
                     let message = &input[at..at + boundary.bytes];
                     at += boundary.bytes;
-                    if let MessageHeader::Response { msgid } = boundary.head {
+                    if let MessageHeader::Response { msgid } = boundary.header {
                         each(self, msgid, boundary.elements, message);
                     }
                 }

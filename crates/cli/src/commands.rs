@@ -46,8 +46,7 @@ use sealwire_settings::{Config, Environment};
 /// mTLS.
 ///
 /// Try it: `sealwire dev` makes keys and certificates, starts an engine on loopback and shows a
-/// document before and after. Everything it makes is in one folder; delete the folder and nothing
-/// is left.
+/// document before and after. All files that it creates are in one folder.
 #[derive(Debug, Parser)]
 #[command(name = "sealwire", version, max_term_width = 100)]
 struct Args {
@@ -57,7 +56,7 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start an engine on loopback with a ready-made setup, and show what it does
+    /// Start an engine on loopback with a generated configuration, and show its main functions
     Dev(dev::Args),
     /// Start the engine from a configuration file
     Serve(serve::Args),
@@ -98,7 +97,7 @@ enum Command {
     /// Add, get, update, find, list, expire and delete objects: records of typed, encrypted
     /// properties. --json prints one object a line
     Objects(objects::Args),
-    /// Show, export and erase what is stored about a person, and show who has read it
+    /// Show, export and erase the data that is stored about a person, and list its readers
     Subjects(subjects::Args),
     /// Count the rows of objects and tokens by key version, and rewrap them under the newest
     /// versions
@@ -112,11 +111,12 @@ enum Command {
     /// Migrate everything of one store to another and compare them, or distribute a store in
     /// PostgreSQL over a cluster
     Store(store::Args),
-    /// Create the store's root key, and manage its slots: copies of which any one starts an engine
+    /// Create the store's root key, and manage its slots: wrapped copies, each of which starts an
+    /// engine
     Kek(kek::Args),
     /// Seal, rotate, recover or remove the store's root key
     Root(kek::RootArgs),
-    /// Split a recovery key into shares for several people, who together open a store whose
+    /// Split a recovery key into shares for several people, who can together open a store whose
     /// providers are lost
     Recovery(kek::RecoveryArgs),
     /// Verify the audit trail, and show its records
@@ -133,17 +133,18 @@ pub fn run() -> ExitCode {
     sealwire_service::output::run("sealwire", run_command)
 }
 
-/// Ends the calls of PKCS #11 modules, even when a failure of standard output unwinds the stack.
-struct EndOfRequests;
+/// Ends the requests to PKCS #11 modules when it is dropped, even while a failure of standard output
+/// unwinds the stack.
+struct Pkcs11Guard;
 
-impl Drop for EndOfRequests {
+impl Drop for Pkcs11Guard {
     fn drop(&mut self) {
         sealwire_kek::pkcs11::end_calls();
     }
 }
 
 fn run_command() -> ExitCode {
-    let calls = EndOfRequests;
+    let pkcs11 = Pkcs11Guard;
     let (Args { command }, as_json) = match program::parse_arguments() {
         Ok(parsed) => parsed,
         Err(status) => return status,
@@ -180,7 +181,7 @@ fn run_command() -> ExitCode {
         Command::Config(args) => config::run(&args),
         Command::Doctor(args) => return doctor::run(&args),
     };
-    drop(calls);
+    drop(pkcs11);
     program::exit_status(done, as_json)
 }
 
@@ -209,11 +210,11 @@ fn load_config(file: &Path) -> Result<Config, Failure> {
 
 /// Fails without `--yes`, and names the data that the command would destroy. A prompt would be
 /// worse: a script without `--yes` would stop at it later, and people confirm prompts by habit.
-fn confirmed(yes: bool, loss: &str) -> Result<(), Failure> {
+fn check_confirmed(yes: bool, loss: &str) -> Result<(), Failure> {
     if yes {
         Ok(())
     } else {
-        Err(format!("{loss}; add --yes to do it. Nothing was changed").into())
+        Err(format!("{loss}; add --yes to confirm. Nothing was changed").into())
     }
 }
 
@@ -228,7 +229,7 @@ mod tests {
     /// Clap checks names and short options of arguments only when it parses a subcommand, and only
     /// in debug builds.
     #[test]
-    fn no_two_arguments_of_a_subcommand_share_a_name() {
+    fn arguments_of_a_subcommand_have_distinct_names() {
         super::Args::command().debug_assert();
     }
 }

@@ -84,7 +84,7 @@ pub(crate) struct Report {
 
 impl Report {
     /// Returns the highest severity among the findings.
-    pub(crate) fn worst(&self) -> Level {
+    pub(crate) fn worst_level(&self) -> Level {
         self.findings
             .iter()
             .map(|finding| finding.level)
@@ -93,14 +93,14 @@ impl Report {
     }
 
     /// Returns the number of findings of a level.
-    pub(crate) fn count(&self, level: Level) -> usize {
+    pub(crate) fn count_level(&self, level: Level) -> usize {
         self.findings
             .iter()
             .filter(|finding| finding.level == level)
             .count()
     }
 
-    fn good(&mut self, check: &'static str, what: impl Into<String>) {
+    fn add_good(&mut self, check: &'static str, what: impl Into<String>) {
         self.findings.push(Finding {
             check,
             level: Level::Good,
@@ -110,7 +110,7 @@ impl Report {
         });
     }
 
-    fn warn(
+    fn add_warning(
         &mut self,
         check: &'static str,
         what: impl Into<String>,
@@ -126,7 +126,7 @@ impl Report {
         });
     }
 
-    fn wrong(
+    fn add_problem(
         &mut self,
         check: &'static str,
         what: impl Into<String>,
@@ -144,43 +144,45 @@ impl Report {
 }
 
 /// Checks the permissions of the files that a configuration names, and its certificates.
-pub(crate) fn examine_files(config: &Config) -> Report {
+pub(crate) fn check_files(config: &Config) -> Report {
     let mut report = Report::default();
-    files::modes(&mut report, config);
-    certificates::examine(&mut report, config);
+    files::check_modes(&mut report, config);
+    certificates::check_certificates(&mut report, config);
     report
 }
 
 /// Checks everything that the configuration names, and the machine. Needs a tokio runtime. Takes as
 /// long as the database does, and otherwise less than a second.
-pub(crate) async fn examine(file: &Path, environment: &Environment) -> Report {
+pub(crate) async fn check_deployment(file: &Path, environment: &Environment) -> Report {
     let mut report = Report::default();
-    machine::cpu(&mut report);
-    machine::entropy(&mut report);
-    machine::core_dumps(&mut report);
-    machine::swap(&mut report);
-    machine::clock(&mut report);
+    machine::check_cpu(&mut report);
+    machine::check_entropy(&mut report);
+    machine::check_core_dumps(&mut report);
+    machine::check_swap(&mut report);
+    machine::check_clock(&mut report);
     let config = match Config::load(file, environment) {
         Ok(config) => config,
         Err(error) => {
-            for problem in error.problems {
+            for problem in error.iter() {
                 let why = "the engine does not start with it";
-                report.wrong(
+                report.add_problem(
                     "configuration",
                     problem.to_string(),
                     why,
-                    "mend it; docs/configuration.md has every key",
+                    "correct the setting; docs/configuration.md describes every key",
                 );
             }
             return report;
         }
     };
-    report.good("configuration", format!("{} is understood", file.display()));
-    report.findings.append(&mut examine_files(&config).findings);
-    let engine = engine::ask(config.admin.address);
-    ports::examine(&mut report, &config, engine.as_ref());
-    machine::file_descriptors(&mut report, &config, engine.as_ref());
-    machine::memory(&mut report, &config);
-    state::examine(&mut report, &config, engine.is_some()).await;
+
+    report.add_good("configuration", format!("{} is valid", file.display()));
+    report.findings.append(&mut check_files(&config).findings);
+
+    let engine = engine::find_engine(config.admin.address);
+    ports::check_ports(&mut report, &config, engine.as_ref());
+    machine::check_file_descriptors(&mut report, &config, engine.as_ref());
+    machine::check_memory(&mut report, &config);
+    state::check_state(&mut report, &config, engine.is_some()).await;
     report
 }

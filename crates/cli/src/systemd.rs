@@ -5,7 +5,7 @@
 //! only logged. Watchdog messages come from a network thread, so an engine whose network threads
 //! are stuck is restarted.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -23,13 +23,12 @@ pub(crate) struct Supervisor {
 impl Supervisor {
     /// Returns the manager that the environment names.
     pub(crate) fn of_process() -> Self {
-        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        let text = |name| variable(name)?.into_string().ok();
-        let for_us = text("WATCHDOG_PID").is_none_or(|pid| pid == std::process::id().to_string());
-        let watchdog = text("WATCHDOG_USEC")
-            .filter(|_| for_us)
+        let is_for_this_process =
+            text_variable("WATCHDOG_PID").is_none_or(|pid| pid == std::process::id().to_string());
+        let watchdog = text_variable("WATCHDOG_USEC")
+            .filter(|_| is_for_this_process)
             .and_then(|micros| micros.parse().ok());
-        Self::at(
+        Self::at_socket(
             variable("NOTIFY_SOCKET").as_deref(),
             watchdog.map(Duration::from_micros),
         )
@@ -37,15 +36,14 @@ impl Supervisor {
 
     /// Returns the manager at a socket: a path, or `@` and an abstract name. `watchdog` is the
     /// manager's longest wait for a watchdog message.
-    pub(crate) fn at(socket: Option<&OsStr>, watchdog: Option<Duration>) -> Self {
-        let open = |name| Ok::<_, io::Error>((UnixDatagram::unbound()?, address(name)?));
-        let manager = socket.and_then(|name| match open(name) {
+    pub(crate) fn at_socket(socket: Option<&OsStr>, watchdog: Option<Duration>) -> Self {
+        let manager = socket.and_then(|name| match open_socket(name) {
             Ok((socket, address)) => socket
                 .set_nonblocking(true)
                 .ok()
                 .map(|()| (socket, address)),
             Err(error) => {
-                tracing::warn!(%error, "NOTIFY_SOCKET: the service manager cannot be told");
+                tracing::warn!(%error, "cannot open NOTIFY_SOCKET: the service manager gets no state of this process");
                 None
             }
         });
@@ -57,59 +55,73 @@ impl Supervisor {
     }
 
     /// Reports that the engine accepts requests.
-    pub(crate) fn ready(&self, status: &str) {
-        self.say(&format!("READY=1\nSTATUS={}", line(status)));
+    pub(crate) fn report_ready(&self, status: &str) {
+        self.send(&format!("READY=1\nSTATUS={}", single_line(status)));
     }
 
-    /// Reports that files are being reloaded. [`Supervisor::ready`] reports the end of the reload.
-    pub(crate) fn reloading(&self) {
+    /// Reports that files are being reloaded. [`Supervisor::report_ready`] reports the end of the reload.
+    pub(crate) fn report_reloading(&self) {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let micros = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1_000;
-        self.say(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
+        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
     }
 
     /// Reports that the engine drains.
-    pub(crate) fn stopping(&self) {
-        self.say("STOPPING=1\nSTATUS=draining");
+    pub(crate) fn report_stopping(&self) {
+        self.send("STOPPING=1\nSTATUS=draining");
     }
 
     /// Sends watchdog messages twice per watchdog timeout, until the returned value is dropped.
     /// Needs a runtime. Returns `None` if the manager has no watchdog.
     #[must_use]
-    pub(crate) fn live(&self) -> Option<Alive> {
+    pub(crate) fn start_watchdog(&self) -> Option<WatchdogTask> {
         let period = self.watchdog? / 2;
         let (socket, address) = self.manager.as_ref()?;
-        let (socket, address) = (socket.try_clone().ok()?, address.clone());
+        let socket = socket.try_clone().ok()?;
+        let address = address.clone();
         let task = tokio::spawn(async move {
             loop {
                 let _ = socket.send_to_addr(b"WATCHDOG=1", &address);
                 tokio::time::sleep(period).await;
             }
         });
-        Some(Alive(task.abort_handle()))
+        Some(WatchdogTask(task.abort_handle()))
     }
 
-    fn say(&self, what: &str) {
+    fn send(&self, what: &str) {
         let Some((socket, address)) = &self.manager else {
             return;
         };
         if let Err(error) = socket.send_to_addr(what.as_bytes(), address) {
-            tracing::warn!(%error, "NOTIFY_SOCKET: the service manager was not told");
+            tracing::warn!(%error, "cannot write to NOTIFY_SOCKET: the service manager did not get the state of this process");
         }
     }
 }
 
 /// Sends watchdog messages until dropped.
 #[derive(Debug)]
-pub(crate) struct Alive(AbortHandle);
+pub(crate) struct WatchdogTask(AbortHandle);
 
-impl Drop for Alive {
+impl Drop for WatchdogTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-fn address(name: &OsStr) -> io::Result<SocketAddr> {
+/// Returns the value of an environment variable that is set and not empty.
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+fn text_variable(name: &str) -> Option<String> {
+    variable(name)?.into_string().ok()
+}
+
+fn open_socket(name: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
+    Ok((UnixDatagram::unbound()?, socket_address(name)?))
+}
+
+fn socket_address(name: &OsStr) -> io::Result<SocketAddr> {
     match name.as_bytes().strip_prefix(b"@") {
         #[cfg(target_os = "linux")]
         Some(name) => {
@@ -123,7 +135,7 @@ fn address(name: &OsStr) -> io::Result<SocketAddr> {
 }
 
 /// Replaces line breaks, because a status has one line.
-fn line(text: &str) -> String {
+fn single_line(text: &str) -> String {
     text.replace('\n', " ")
 }
 
@@ -150,14 +162,14 @@ mod tests {
     fn a_manager_hears_of_every_phase() {
         let folder = tempfile::tempdir().unwrap();
         let (socket, path) = manager(&folder);
-        let supervisor = Supervisor::at(Some(path.as_os_str()), None);
-        supervisor.ready("takes calls\non 127.0.0.1:1");
+        let supervisor = Supervisor::at_socket(Some(path.as_os_str()), None);
+        supervisor.report_ready("takes calls\non 127.0.0.1:1");
         assert_eq!(heard(&socket), "READY=1\nSTATUS=takes calls on 127.0.0.1:1");
-        supervisor.reloading();
+        supervisor.report_reloading();
         let said = heard(&socket);
         let micros = said.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap();
         assert!(micros.parse::<u64>().unwrap() > 0, "{said}");
-        supervisor.stopping();
+        supervisor.report_stopping();
         assert_eq!(heard(&socket), "STOPPING=1\nSTATUS=draining");
     }
 
@@ -171,7 +183,7 @@ mod tests {
         socket
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
-        Supervisor::at(Some(OsStr::new(&format!("@{name}"))), None).stopping();
+        Supervisor::at_socket(Some(OsStr::new(&format!("@{name}"))), None).report_stopping();
         assert_eq!(heard(&socket), "STOPPING=1\nSTATUS=draining");
     }
 
@@ -179,8 +191,9 @@ mod tests {
     async fn a_watchdog_hears_signs_of_life_until_they_are_dropped() {
         let folder = tempfile::tempdir().unwrap();
         let (socket, path) = manager(&folder);
-        let supervisor = Supervisor::at(Some(path.as_os_str()), Some(Duration::from_millis(20)));
-        let alive = supervisor.live().unwrap();
+        let supervisor =
+            Supervisor::at_socket(Some(path.as_os_str()), Some(Duration::from_millis(20)));
+        let alive = supervisor.start_watchdog().unwrap();
         let socket = tokio::task::spawn_blocking(move || {
             for _ in 0..3 {
                 assert_eq!(heard(&socket), "WATCHDOG=1");
@@ -190,8 +203,8 @@ mod tests {
         let socket = socket.await.unwrap();
         drop(alive);
         assert!(
-            Supervisor::at(Some(path.as_os_str()), None)
-                .live()
+            Supervisor::at_socket(Some(path.as_os_str()), None)
+                .start_watchdog()
                 .is_none(),
             "nobody waits"
         );
@@ -199,20 +212,21 @@ mod tests {
     }
 
     #[test]
-    fn nobody_listening_is_no_failure() {
+    fn missing_manager_is_no_failure() {
         for socket in [
             None,
             Some("/nowhere/notify"),
             Some("@sealwire-nobody"),
             Some(&*"x".repeat(500)),
         ] {
-            let supervisor = Supervisor::at(socket.map(OsStr::new), Some(Duration::from_secs(1)));
-            supervisor.ready("");
-            supervisor.stopping();
+            let supervisor =
+                Supervisor::at_socket(socket.map(OsStr::new), Some(Duration::from_secs(1)));
+            supervisor.report_ready("");
+            supervisor.report_stopping();
         }
         assert!(
-            Supervisor::at(None, Some(Duration::from_secs(1)))
-                .live()
+            Supervisor::at_socket(None, Some(Duration::from_secs(1)))
+                .start_watchdog()
                 .is_none()
         );
     }

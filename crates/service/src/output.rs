@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     #[should_panic = "another panic"]
-    fn other_panics_pass() {
+    fn unrelated_panics_pass() {
         run("test", || panic!("another panic"));
     }
 }

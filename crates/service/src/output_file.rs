@@ -51,29 +51,39 @@ pub fn check_against(
     replace: bool,
     inputs: &[Metadata],
 ) -> Result<(), OutputFileError> {
-    let failed = |source| OutputFileError::Io {
-        path: path.to_owned(),
-        source,
-    };
     let existing = match fs::metadata(path) {
         Ok(existing) => Some(existing),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(failed(error)),
+        Err(error) => return Err(io_error(path, error)),
     };
-    let is_read = |output: &Metadata| {
-        inputs.iter().any(|input| {
-            input.is_file() && (output.dev(), output.ino()) == (input.dev(), input.ino())
-        })
-    };
-    if existing.as_ref().is_some_and(is_read) {
+    if existing
+        .as_ref()
+        .is_some_and(|output| is_input(output, inputs))
+    {
         return Err(OutputFileError::SameFile(path.to_owned()));
     }
     if path.symlink_metadata().is_ok() && !replace {
         return Err(OutputFileError::Exists(path.to_owned()));
     }
     match existing {
-        Some(existing) if existing.is_dir() => Err(failed(io::ErrorKind::IsADirectory.into())),
+        Some(existing) if existing.is_dir() => {
+            Err(io_error(path, io::ErrorKind::IsADirectory.into()))
+        }
         Some(existing) if !existing.is_file() => Err(OutputFileError::NotRegular(path.to_owned())),
         _ => Ok(()),
     }
+}
+
+fn io_error(path: &Path, source: io::Error) -> OutputFileError {
+    OutputFileError::Io {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// Returns true if a file is one of the regular files among the inputs.
+fn is_input(file: &Metadata, inputs: &[Metadata]) -> bool {
+    inputs
+        .iter()
+        .any(|input| input.is_file() && (file.dev(), file.ino()) == (input.dev(), input.ino()))
 }

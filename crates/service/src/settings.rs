@@ -1,29 +1,32 @@
-//! Declares settings: keys with their kind, default and documentation. Generates the template and
-//! the Markdown reference from these declarations.
+//! Settings of programs: a schema of all keys, from which the reader, the template and the Markdown
+//! reference are generated.
 //!
-//! A program declares its keys once, in [`Section`]s with its own [`Kind`] of values. The program
-//! checks the values itself, because rules and errors differ between programs.
+//! A program declares its keys once, in the [`Section`]s of a [`Schema`]. [`Schema::read`] checks a
+//! file and the environment, inserts defaults, and reports every problem at once. Programs convert
+//! the values and check the rules between keys.
 
-use std::fmt::Write;
+mod document;
+mod kind;
+mod problem;
+mod template;
 
-/// Type of a key's values.
-pub trait Kind: Copy {
-    /// Prefix of the environment variables that override keys, such as `SEALWIRE_`.
-    const PREFIX: &'static str;
+use std::path::Path;
 
-    /// Describes the values in a sentence for the template, such as `Takes a path.`
-    fn takes(self) -> String;
-}
+use toml::Value;
+
+pub use document::{Document, Lines};
+pub use kind::{Kind, ListKind, ends_in_key, is_key};
+pub use problem::{Problem, Problems};
 
 /// A configuration key.
 #[derive(Clone, Copy, Debug)]
-pub struct Key<K: 'static> {
+pub struct Key {
     /// Section of the key.
     pub section: &'static str,
     /// Name of the key in its section.
     pub name: &'static str,
     /// Type of the values.
-    pub kind: K,
+    pub kind: Kind,
     /// Value if the key is not set.
     pub default: Literal,
     /// Description for the operator, in one or more lines.
@@ -62,6 +65,18 @@ impl Literal {
         }
     }
 
+    /// Returns the default.
+    fn value(self) -> Option<Value> {
+        match self {
+            Self::Text(text) => Some(text.into()),
+            Self::Flag(flag) => Some(flag.into()),
+            // Every default is in the range of its kind, which ends below 2^63.
+            Self::Number(number) => Some((number as i64).into()),
+            Self::NoEntries => Some(Value::Array(Vec::new())),
+            Self::Required(_) | Self::Unset(_) | Self::Rare(_) => None,
+        }
+    }
+
     /// Formats the default for a Markdown table.
     fn cell(self) -> String {
         match self {
@@ -72,15 +87,46 @@ impl Literal {
     }
 }
 
-impl<K: Kind> Key<K> {
-    /// Returns `section.name`, the notation of errors and documents.
+impl Key {
+    /// Returns `section.name`, the notation of problems and documents.
     pub fn path(&self) -> String {
         format!("{}.{}", self.section, self.name)
     }
+}
 
-    /// Returns the environment variable that overrides the key: `<PREFIX><SECTION>_<KEY>`.
-    pub fn variable(&self) -> String {
-        format!("{}{}_{}", K::PREFIX, self.section, self.name).to_uppercase()
+/// All keys of a program's configuration.
+#[derive(Debug)]
+pub struct Schema {
+    /// Prefix of the environment variables that override keys, such as `SEALWIRE_`. Every variable
+    /// with this prefix must override a key.
+    pub prefix: &'static str,
+    /// Sections in the order of the template.
+    pub sections: &'static [Section],
+    /// Command that prints the template.
+    pub template_command: &'static str,
+    /// Section and name of a key that names a variable with a secret. This variable overrides no
+    /// key, even if it has the name of one.
+    pub secret_variable: Option<(&'static str, &'static str)>,
+    /// True if names of variables are compared without regard to case.
+    pub variables_ignore_case: bool,
+}
+
+impl Schema {
+    /// Returns the section with this name.
+    pub fn section(&self, name: &str) -> Option<&'static Section> {
+        self.sections.iter().find(|section| section.name == name)
+    }
+
+    /// Returns the sections whose keys environment variables can override.
+    fn tables(&self) -> impl Iterator<Item = &'static Section> {
+        self.sections
+            .iter()
+            .filter(|section| section.form == Form::Table)
+    }
+
+    /// Returns the environment variable that overrides a key: `<PREFIX><SECTION>_<KEY>`.
+    pub fn variable(&self, key: &Key) -> String {
+        format!("{}{}_{}", self.prefix, key.section, key.name).to_uppercase()
     }
 }
 
@@ -91,13 +137,24 @@ pub enum Form {
     Table,
     /// `[name.NAME]`, any number of times. Contains the name for the example.
     Named(&'static str),
-    /// `[[name]]`, any number of times.
-    List,
+    /// `[[name]]`, any number of times. Beneath each, there can be lists of rules with these names.
+    /// Their keys are those of the section `<name>.<first of these names>`.
+    List(&'static [&'static str]),
+}
+
+impl Form {
+    /// Returns the names of the lists of rules.
+    fn rules(self) -> &'static [&'static str] {
+        match self {
+            Self::List(rules) => rules,
+            Self::Table | Self::Named(_) => &[],
+        }
+    }
 }
 
 /// A section of the file.
 #[derive(Debug)]
-pub struct Section<K: 'static> {
+pub struct Section {
     /// Name of the section, such as `limits` or `route.request`.
     pub name: &'static str,
     /// Form of the section, which determines how often a file can contain it.
@@ -105,12 +162,12 @@ pub struct Section<K: 'static> {
     /// Description for the operator, in one or more lines.
     pub doc: &'static str,
     /// Keys of the section.
-    pub keys: &'static [Key<K>],
+    pub keys: &'static [Key],
 }
 
-impl<K: Kind> Section<K> {
+impl Section {
     /// Returns the key with this name, if it exists.
-    pub fn key(&self, name: &str) -> Option<&'static Key<K>> {
+    pub fn key(&self, name: &str) -> Option<&'static Key> {
         self.keys.iter().find(|key| key.name == name)
     }
 
@@ -120,7 +177,7 @@ impl<K: Kind> Section<K> {
         match self.form {
             Form::Table => format!("[{}]", self.name),
             Form::Named(_) => format!("[{}.{name}]", self.name),
-            Form::List => format!("[[{}]]", self.name),
+            Form::List(_) => format!("[[{}]]", self.name),
         }
     }
 
@@ -128,7 +185,7 @@ impl<K: Kind> Section<K> {
     pub fn header(&self) -> String {
         match self.form {
             Form::Named(example) => self.header_named(example),
-            Form::Table | Form::List => self.header_named(""),
+            Form::Table | Form::List(_) => self.header_named(""),
         }
     }
 }
@@ -145,68 +202,6 @@ macro_rules! keys {
             doc: $doc,
         },)+]
     };
-}
-
-/// Generates a commented configuration with every key. `unset` is written before keys that have
-/// their default value.
-pub fn template<K: Kind>(head: &str, sections: &[Section<K>], unset: &str) -> String {
-    let mut text = String::from(head);
-    for section in sections {
-        text.push('\n');
-        comment(&mut text, section.doc);
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "{}", section.header());
-        for key in section.keys {
-            comment(&mut text, key.doc);
-            comment(&mut text, &key.kind.takes());
-            let prefix = match key.default {
-                Literal::Required(_) | Literal::Unset(_) => "",
-                _ => unset,
-            };
-            let _ = writeln!(text, "{prefix}{} = {}", key.name, key.default.toml());
-        }
-    }
-    text
-}
-
-fn comment(text: &mut String, doc: &str) {
-    for line in doc.lines() {
-        let _ = writeln!(text, "# {}", line.trim());
-    }
-}
-
-/// Generates the reference in Markdown, with a table per section. `meaning` is the title of the
-/// last column.
-pub fn markdown<K: Kind>(head: &str, sections: &[Section<K>], meaning: &str) -> String {
-    let mut text = String::from(head);
-    for section in sections {
-        let header = section.header_named("NAME");
-        let doc = section.doc.replace('\n', " ");
-        let _ = write!(
-            text,
-            "\n## `{header}`\n\n{doc}\n\n| key | takes | default | {meaning} |\n| --- | --- | --- | --- |\n"
-        );
-        for key in section.keys {
-            let takes = key.kind.takes();
-            let takes = takes.strip_prefix("Takes ").unwrap_or(&takes);
-            let takes = takes.strip_suffix('.').unwrap_or(takes);
-            let doc = key.doc.split_whitespace().collect::<Vec<_>>().join(" ");
-            let _ = writeln!(
-                text,
-                "| `{}` | {} | {} | {} |",
-                key.name,
-                cell(takes),
-                key.default.cell(),
-                cell(&doc)
-            );
-        }
-    }
-    text
-}
-
-/// Escapes a text for a cell of a Markdown table.
-fn cell(text: &str) -> String {
-    text.replace('|', "\\|")
 }
 
 /// Formats a number with separators that TOML accepts, such as `67_108_864`.
@@ -228,6 +223,57 @@ pub fn shown(name: &str) -> String {
         .take(64)
         .map(|char| if char.is_ascii_graphic() { char } else { '?' })
         .collect()
+}
+
+/// Maximum edit distance between an unknown name and a suggested name.
+const TYPOS_MAX: usize = 3;
+
+/// Longest name in a configuration, in bytes.
+const NAME_BYTES_MAX: usize = 64;
+
+/// Returns true if a text is a valid name of a table, such as a listener. Names are labels of
+/// metrics.
+fn is_name(text: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&text.len())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+}
+
+/// Maximum size of a configuration file, in bytes. A larger file indicates a wrong path.
+pub const FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// Reads a configuration file. Blocks.
+///
+/// # Errors
+///
+/// The file is missing, too long, not UTF-8 or not readable by this process.
+pub fn read_file(file: &Path) -> Result<String, Problems> {
+    let failed =
+        |message: String| Problems::from(Problem::new(file.display().to_string(), message));
+    let unreadable = |error: std::io::Error| failed(format!("cannot be read: {error}"));
+    if std::fs::metadata(file).map_err(unreadable)?.len() > FILE_BYTES_MAX {
+        return Err(failed(format!("must have at most {FILE_BYTES_MAX} bytes")));
+    }
+    std::fs::read_to_string(file).map_err(unreadable)
+}
+
+/// Suggests the known name that is closest to an unknown name, as the end of an error message.
+/// Returns an empty text if no known name is similar.
+pub fn hint<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> String {
+    if name.len() > NAME_BYTES_MAX {
+        return String::new();
+    }
+    let closest = known
+        .into_iter()
+        .map(|known| (strsim::levenshtein(name, known), known))
+        .min();
+    match closest {
+        Some((distance, known)) if distance <= (1 + known.len() / 4).min(TYPOS_MAX) => {
+            format!("; did you mean {known}?")
+        }
+        _ => String::new(),
+    }
 }
 
 /// Returns the line number of an offset in a text, counted from 1.
@@ -259,6 +305,24 @@ mod tests {
     fn shown_names_are_short_and_printable() {
         assert_eq!(shown("a b\u{1b}[1m\u{e9}"), "a?b?[1m?");
         assert_eq!(shown(&"x".repeat(65)).len(), 64);
+    }
+
+    #[test]
+    fn hints_name_the_closest_known_name() {
+        for (name, expected) in [
+            ("adress", "; did you mean address?"),
+            ("depht_max", "; did you mean depth_max?"),
+            ("client-ca", "; did you mean client_ca?"),
+            ("depth", ""),
+            ("limits_threads_max", ""),
+            ("", ""),
+            ("\u{e9}\u{e9}", ""),
+            (&"x".repeat(10_000), ""),
+        ] {
+            let known = ["address", "client_ca", "depth_max", "limits_handshakes_max"];
+            assert_eq!(hint(name, known), expected, "{name}");
+        }
+        assert_eq!(hint("adress", []), "");
     }
 
     #[test]

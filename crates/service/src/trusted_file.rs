@@ -108,14 +108,17 @@ impl TrustedFile {
     /// # Errors
     /// [`FileError`].
     pub fn open(path: &Path, kind: FileKind) -> Result<Self, FileError> {
-        let failed = |reason| FileError {
+        Self::open_checked(path, kind).map_err(|reason| FileError {
             path: path.to_owned(),
             reason,
-        };
-        let process = Process::this();
+        })
+    }
+
+    fn open_checked(path: &Path, kind: FileKind) -> Result<Self, FileErrorReason> {
+        let process = Process::current();
         for _ in 0..TRIES_MAX {
-            let (file, metadata) = open_regular(path).map_err(failed)?;
-            let (end, found) = process.walk(path).map_err(failed)?;
+            let (file, metadata) = open_regular(path)?;
+            let (end, found) = process.follow_path(path)?;
             // The file was replaced between the two steps, as Kubernetes does with a symbolic link.
             // The file is opened again.
             if (found.dev(), found.ino()) != (metadata.dev(), metadata.ino()) {
@@ -123,8 +126,8 @@ impl TrustedFile {
             }
             // The error names the file by its path without symbolic links, because the commands do
             // not follow them.
-            if let Some(problem) = process.judge_file(&end, kind, &Attributes::of(&metadata)) {
-                return Err(failed(FileErrorReason::Exposed(problem)));
+            if let Some(problem) = process.check_file(&end, kind, &Attributes::of(&metadata)) {
+                return Err(FileErrorReason::Exposed(problem));
             }
             return Ok(Self {
                 path: path.to_owned(),
@@ -132,9 +135,9 @@ impl TrustedFile {
                 metadata,
             });
         }
-        Err(failed(FileErrorReason::Io(io::Error::other(
+        Err(FileErrorReason::Io(io::Error::other(
             "the file was replaced during each attempt to open it",
-        ))))
+        )))
     }
 
     /// Reads the file into one allocation. A growing buffer would leave unwiped copies of a secret
@@ -221,9 +224,11 @@ pub fn quoted(path: &Path) -> String {
     } else {
         text.into_owned()
     };
-    let is_plain =
-        |character: char| character.is_ascii_alphanumeric() || "/._-+:@%,=".contains(character);
-    if !text.is_empty() && text.chars().all(is_plain) {
+    let is_plain = !text.is_empty()
+        && text
+            .chars()
+            .all(|character| character.is_ascii_alphanumeric() || "/._-+:@%,=".contains(character));
+    if is_plain {
         return text;
     }
     format!("'{}'", text.replace('\'', "'\\''"))
@@ -279,7 +284,7 @@ impl fmt::Display for Attributes {
 }
 
 impl Process {
-    fn this() -> Self {
+    fn current() -> Self {
         use rustix::process::{getegid, geteuid, getgroups};
         let others = getgroups()
             .unwrap_or_default()
@@ -300,7 +305,7 @@ impl Process {
         group == 0 || self.groups.contains(&group)
     }
 
-    fn judge_owner(&self, path: &Path, found: &Attributes, is_folder: bool) -> Option<Exposure> {
+    fn check_owner(&self, path: &Path, found: &Attributes, is_folder: bool) -> Option<Exposure> {
         if self.is_trusted(found.user) {
             return None;
         }
@@ -339,17 +344,18 @@ impl Process {
         })
     }
 
-    fn judge_file(&self, path: &Path, kind: FileKind, found: &Attributes) -> Option<Exposure> {
-        if let Some(problem) = self.judge_owner(path, found, false) {
+    fn check_file(&self, path: &Path, kind: FileKind, found: &Attributes) -> Option<Exposure> {
+        if let Some(problem) = self.check_owner(path, found, false) {
             return Some(problem);
         }
-        let (mode, shown) = (found.mode, quoted(path));
+        let mode = found.mode;
+        let quoted_path = quoted(path);
         match kind {
             FileKind::Public if mode & 0o022 != 0 => Some(Exposure {
                 problem: format!(
                     "{found}: other users can change it; only its owner may; {CHECK_FIRST}"
                 ),
-                remedy: Some(format!("chmod go-w {shown}")),
+                remedy: Some(format!("chmod go-w {quoted_path}")),
             }),
             FileKind::Public => None,
             FileKind::Secret => {
@@ -366,12 +372,12 @@ impl Process {
                 };
                 // Only the group lets a process of another user read a file of root.
                 let remedy = if found.user == self.user {
-                    format!("chmod 600 {shown}")
+                    format!("chmod 600 {quoted_path}")
                 } else if self.is_member(found.group) && found.group != 0 {
-                    format!("chmod 640 {shown}")
+                    format!("chmod 640 {quoted_path}")
                 } else {
                     let group = self.groups.first().unwrap_or(&0);
-                    format!("chgrp {group} {shown} && chmod 640 {shown}")
+                    format!("chgrp {group} {quoted_path} && chmod 640 {quoted_path}")
                 };
                 let check_first = if mode & 0o022 != 0 {
                     format!("; {CHECK_FIRST}")
@@ -389,8 +395,8 @@ impl Process {
         }
     }
 
-    fn judge_folder(&self, path: &Path, found: &Attributes) -> Option<Exposure> {
-        if let Some(problem) = self.judge_owner(path, found, true) {
+    fn check_folder(&self, path: &Path, found: &Attributes) -> Option<Exposure> {
+        if let Some(problem) = self.check_owner(path, found, true) {
             return Some(problem);
         }
         if found.mode & STICKY != 0 {
@@ -399,7 +405,7 @@ impl Process {
         let (by, bit) = if found.mode & 0o002 != 0 {
             ("other users", 'o')
         } else if found.mode & 0o020 != 0 && !self.is_member(found.group) {
-            ("its group, of which this process is no member,", 'g')
+            ("its group, of which this process is not a member,", 'g')
         } else {
             return None;
         };
@@ -414,15 +420,13 @@ impl Process {
 
     /// Follows a path from the root folder, and checks every folder and symbolic link in it.
     /// Returns the target's path without symbolic links, and its metadata.
-    fn walk(&self, path: &Path) -> Result<(PathBuf, Metadata), FileErrorReason> {
-        let judged = |problem: Option<Exposure>| {
-            problem.map_or(Ok(()), |problem| Err(FileErrorReason::Exposed(problem)))
-        };
-        let (mut at, mut links) = (PathBuf::from("/"), 0);
+    fn follow_path(&self, path: &Path) -> Result<(PathBuf, Metadata), FileErrorReason> {
+        let mut at = PathBuf::from("/");
+        let mut links = 0;
         let mut metadata = std::fs::symlink_metadata(&at)?;
         let mut steps = steps_of(&std::path::absolute(path)?);
         while let Some(step) = steps.pop_front() {
-            judged(self.judge_folder(&at, &Attributes::of(&metadata)))?;
+            reject_exposure(self.check_folder(&at, &Attributes::of(&metadata)))?;
             if step == ".." {
                 at.pop();
                 metadata = std::fs::symlink_metadata(&at)?;
@@ -431,10 +435,11 @@ impl Process {
             let next = at.join(&step);
             let found = std::fs::symlink_metadata(&next)?;
             if !found.is_symlink() {
-                (at, metadata) = (next, found);
+                at = next;
+                metadata = found;
                 continue;
             }
-            judged(self.judge_owner(&next, &Attributes::of(&found), false))?;
+            reject_exposure(self.check_owner(&next, &Attributes::of(&found), false))?;
             links += 1;
             if links > LINKS_MAX {
                 return Err(io::Error::other("too many symbolic links").into());
@@ -450,6 +455,10 @@ impl Process {
         }
         Ok((at, metadata))
     }
+}
+
+fn reject_exposure(problem: Option<Exposure>) -> Result<(), FileErrorReason> {
+    problem.map_or(Ok(()), |problem| Err(FileErrorReason::Exposed(problem)))
 }
 
 /// Returns the names of a path, `..` included, without its root.

@@ -10,7 +10,7 @@ use crate::seed::words as list;
 use crate::{Input, Seed};
 
 /// Parses a record. The record's key precedes it, up to a newline.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     let mut input = Input(input);
     let key = input.text_until(b'\n');
     let record = input.0;
@@ -27,70 +27,70 @@ pub(crate) fn run(input: &[u8]) {
                 }
             }
         }
-        Err(error) => said(&error),
+        Err(error) => check_error_text(&error),
     }
     match Binding::from_record(key, record) {
         Ok(binding) => {
             assert_eq!(principal_key(&binding.principal), key);
             assert_eq!(Binding::from_record(key, &binding.to_record()), Ok(binding));
         }
-        Err(error) => said(&error),
+        Err(error) => check_error_text(&error),
     }
 }
 
-fn said(error: &impl Display) {
+fn check_error_text(error: &impl Display) {
     assert!(!error.to_string().is_empty());
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
-    let role = |name: &str, grants: &[&str]| {
-        let grants = grants
-            .iter()
-            .map(|grant| Grant::from_text(grant).expect("a grant"))
-            .collect();
-        let role = Role::new(name, grants).expect("a role");
-        (
-            format!("role-{name}"),
-            role_key(role.name()),
-            role.to_record(),
-        )
-    };
-    let binding = |principal: &str, name: &str| {
-        let principal = Principal::from_text(principal).expect("a principal");
-        let roles = ["administrator", "support"]
-            .map(|role| RoleName::new(role).expect("a name"))
-            .to_vec();
-        let key = principal_key(&principal);
-        (
-            format!("binding-{name}"),
-            key,
-            Binding { principal, roles }.to_record(),
-        )
-    };
-    let all = [
-        role(
+fn role_seed(name: &str, grants: &[&str]) -> Seed {
+    let grants = grants
+        .iter()
+        .map(|grant| Grant::from_text(grant).expect("a grant"))
+        .collect();
+    let role = Role::new(name, grants).expect("a role");
+    let key = role_key(role.name());
+    Seed::new(
+        format!("role-{name}"),
+        format!("{key}\n").as_bytes(),
+        role.to_record(),
+    )
+}
+
+fn binding_seed(principal: &str, name: &str) -> Seed {
+    let principal = Principal::from_text(principal).expect("a principal");
+    let roles = ["administrator", "support"]
+        .map(|role| RoleName::new(role).expect("a name"))
+        .to_vec();
+    let key = principal_key(&principal);
+    Seed::new(
+        format!("binding-{name}"),
+        format!("{key}\n").as_bytes(),
+        Binding { principal, roles }.to_record(),
+    )
+}
+
+pub(crate) fn make_seeds() -> Vec<Seed> {
+    vec![
+        role_seed(
             "support",
             &[
                 "decrypt apps=shop mask=partial(last=4) hourly=1000",
                 "encrypt apps=*",
             ],
         ),
-        role(
+        role_seed(
             "app.one",
             &["encrypt,decrypt,tokenize apps=shop,web collections=people,cards reason"],
         ),
-        role("nothing", &[]),
-        role("operator", &["apps.*,collections.* apps=*"]),
-        binding("relay.example.org", "dns"),
-        binding("spiffe://example.org/relay", "spiffe"),
-        binding("cn:relay", "common-name"),
-    ];
-    all.into_iter()
-        .map(|(name, key, record)| Seed::new(name, format!("{key}\n").as_bytes(), record))
-        .collect()
+        role_seed("nothing", &[]),
+        role_seed("operator", &["apps.*,collections.* apps=*"]),
+        binding_seed("relay.example.org", "dns"),
+        binding_seed("spiffe://example.org/relay", "spiffe"),
+        binding_seed("cn:relay", "common-name"),
+    ]
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     list([
         "role/",
         "principal/dns/",

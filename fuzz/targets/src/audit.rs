@@ -13,7 +13,7 @@ use crate::seed::words as list;
 static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| tempfile::tempdir().expect("a folder").keep());
 
 /// Verifies a folder that holds the input as its only segment.
-pub(crate) fn run(bytes: &[u8]) {
+pub(crate) fn check_input(bytes: &[u8]) {
     for line in bytes.split(|byte| *byte == b'\n') {
         if let Some(line) = Line::parse(line) {
             let _ = (line.event(), line.time());
@@ -30,15 +30,16 @@ pub(crate) fn run(bytes: &[u8]) {
         );
     }
     let mut lines = 0;
-    let mut count = |_: &[u8]| {
-        lines += 1;
-        Ok(())
-    };
-    Follow::new(FOLDER.clone()).poll(&mut count).expect("lines");
+    Follow::new(FOLDER.clone())
+        .poll(&mut |_: &[u8]| {
+            lines += 1;
+            Ok(())
+        })
+        .expect("lines");
     assert_eq!(lines, bytes.iter().filter(|byte| **byte == b'\n').count());
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let digits = "0".repeat(64);
     let seal = format!(",\"hash\":\"{digits}\",\"mac\":\"{}\"}}", &digits[..32]);
     let call = format!(
@@ -56,7 +57,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     ]
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     list([
         "{\"seq\":",
         ",\"time\":\"",

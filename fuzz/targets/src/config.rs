@@ -14,9 +14,10 @@ const SECRET: &str = "hunter2-5f4dcc3b5aa765d61d8327deb882cf99";
 
 /// Parses a file together with environment variables. Settings: key, quotes, variables up to a zero
 /// byte.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     let mut input = Input(input);
-    let (key, quoted) = (usize::from(input.byte()), input.byte() & 1 != 0);
+    let key = usize::from(input.byte());
+    let quoted = input.byte() & 1 != 0;
     let variables: Vec<(&str, &str)> = input
         .text_until(0)
         .split('\n')
@@ -24,7 +25,7 @@ pub(crate) fn run(input: &[u8]) {
         .take(8)
         .collect();
     let text = text(input.0);
-    check(text, &variables);
+    check_config(text, &variables);
 
     let keys: Vec<_> = keys::all().collect();
     let key = keys[key % keys.len()];
@@ -33,39 +34,39 @@ pub(crate) fn run(input: &[u8]) {
     } else {
         format!("{text}{SECRET}")
     };
-    check(
+    check_config(
         &format!("[{}]\n{} = {value}\n", key.section, key.name),
         &variables,
     );
-    check("", &[(key.variable().as_str(), value.as_str())]);
+    check_config("", &[(keys::variable(key).as_str(), value.as_str())]);
 }
 
-fn check(text: &str, variables: &[(&str, &str)]) {
+fn check_config(text: &str, variables: &[(&str, &str)]) {
     let environment =
-        || Environment::from_pairs(variables.iter().map(|(name, value)| (*name, *value)));
-    match Config::parse(text, &environment(), Path::new("etc")) {
+        Environment::from_pairs(variables.iter().map(|(name, value)| (*name, *value)));
+    match Config::parse(text, &environment, Path::new("etc")) {
         Ok(config) => {
             assert!(config.limits.check().is_ok());
             assert_eq!(
-                Config::parse(text, &environment(), Path::new("etc")).as_ref(),
+                Config::parse(text, &environment, Path::new("etc")).as_ref(),
                 Ok(&config)
             );
         }
         Err(error) => {
-            let shown = error.to_string();
-            assert!(!shown.is_empty());
+            let message = error.to_string();
+            assert!(!message.is_empty());
             assert!(
-                shown.chars().all(|c| c == '\n' || !c.is_control()),
-                "{shown:?}"
+                message.chars().all(|c| c == '\n' || !c.is_control()),
+                "{message:?}"
             );
             // Errors show names, cut to 64 characters, but no values.
             let is_name = variables.iter().any(|(name, _)| name.contains(SECRET));
-            assert!(is_name || !shown.contains(SECRET), "{shown}");
+            assert!(is_name || !message.contains(SECRET), "{message}");
         }
     }
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let mut sections: Vec<&str> = keys::all().map(|key| key.section).collect();
     sections.dedup();
     let mut seeds = Vec::new();
@@ -85,7 +86,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     }
     let variables = keys::all()
         .step_by(9)
-        .map(|key| format!("{}=1\n", key.variable()))
+        .map(|key| format!("{}=1\n", keys::variable(key)))
         .collect::<String>();
     seeds.push(Seed::new(
         "variables",
@@ -97,12 +98,12 @@ pub(crate) fn seeds() -> Vec<Seed> {
     seeds
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     let names = keys::all().flat_map(|key| {
         [
             format!("[{}]\n", key.section),
             format!("{} = ", key.name),
-            format!("{}=", key.variable()),
+            format!("{}=", keys::variable(key)),
         ]
     });
     let mut words: Vec<Vec<u8>> = names.map(String::into_bytes).collect();

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use sealwire_data::mask_job::fuzzing;
 
-use crate::job::{Answer, Choice, NOTHING, check};
+use crate::job::{Choice, MaskChoice, NOTHING, check};
 use crate::seed::words as list;
 use crate::{Input, Seed};
 
@@ -18,13 +18,16 @@ static RULES: LazyLock<Choice> = LazyLock::new(|| {
 });
 
 /// Masks rows. Settings: bytes of a chunk, rules, masked values.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     let mut input = Input(input);
-    let (chunk, rules, answer) = (input.byte(), input.byte(), Answer::of(input.byte()));
+    let chunk = input.byte();
+    let rules = input.byte();
+    let answer = MaskChoice::of(input.byte());
     // A masked value of a JSON column becomes a JSON string. Masking this string again makes it
     // longer, so the output is not fixed.
     let setting = (chunk, answer, rules % 4 != 0);
-    let (text, rules) = (input.0, RULES.of(rules));
+    let text = input.0;
+    let rules = RULES.of(rules);
     let masked = check(text, setting, |text, limits, mask| {
         fuzzing::rows(text, rules, limits, mask)
     });
@@ -37,7 +40,7 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let texts = [
         (
             "rows",
@@ -72,7 +75,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     seeds
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     let row = "1\tAnn\t1.5\tt\t{}\t2024-01-31\n";
     list([
         row,

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use sealwire_data::mask_job::{FileFormat, fuzzing};
 
-use crate::job::{Answer, Choice, NOTHING, check};
+use crate::job::{Choice, MaskChoice, NOTHING, check};
 use crate::seed::words as list;
 use crate::{Input, Seed};
 
@@ -18,14 +18,17 @@ static RULES: LazyLock<Choice> = LazyLock::new(|| {
 });
 
 /// Masks a text. Settings: delimiter, bytes of a chunk, rules, masked values.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     let mut input = Input(input);
     let format = FileFormat::Csv {
         delimiter: [b',', b';', b'\t'][usize::from(input.byte() % 3)],
     };
-    let (chunk, rules, answer) = (input.byte(), input.byte(), Answer::of(input.byte()));
+    let chunk = input.byte();
+    let rules = input.byte();
+    let answer = MaskChoice::of(input.byte());
     let setting = (chunk, answer, true);
-    let (text, rules) = (input.0, RULES.of(rules));
+    let text = input.0;
+    let rules = RULES.of(rules);
     let masked = check(text, setting, |text, limits, mask| {
         fuzzing::file(text, format, rules, limits, mask)
     });
@@ -37,7 +40,7 @@ pub(crate) fn run(input: &[u8]) {
         masked.is_none() || kept.is_some(),
         "rules make no text valid"
     );
-    if let (Some(masked), Answer::Same) = (&masked, answer) {
+    if let (Some(masked), MaskChoice::Same) = (&masked, answer) {
         assert_eq!(masked.text, text, "the same answers leave every byte");
     }
     if let (Some(masked), Some(kept)) = (&masked, &kept) {
@@ -45,7 +48,7 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let texts = [
         ("plain", 0, "a,b\n1,2\n3,4\n"),
         (
@@ -82,7 +85,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     seeds
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     list([
         "a,b\n",
         "\"\"",

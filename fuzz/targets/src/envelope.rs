@@ -46,10 +46,8 @@ static WORLD: LazyLock<EnvelopeKeys> = LazyLock::new(|| {
         if !materials.contains(&material) {
             materials.push(material);
         }
-        let (context, plaintext) = (
-            unhex(text(vector, "context")),
-            unhex(text(&vector["opens_to"], "plaintext")),
-        );
+        let context = unhex(text(vector, "context"));
+        let plaintext = unhex(text(&vector["opens_to"], "plaintext"));
         known.push(Known {
             context,
             bytes: bytes_of(vector),
@@ -91,7 +89,7 @@ fn bytes_of(vector: &serde_json::Value) -> Vec<u8> {
 }
 
 /// Opens envelopes. Settings: context, an envelope of this process, and changes to it.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     let mut input = Input(input);
     let contexts: [&[u8]; 4] = [b"", b"row 7", b"cards.pan.", b"row 8"];
     let context = contexts[usize::from(input.byte() % 4)];
@@ -100,16 +98,17 @@ pub(crate) fn run(input: &[u8]) {
     let edits = input.edits();
     // The same bytes as the text of an encapsulation.
     let _ = opener.give(input.0);
-    check(&mut opener, context, input.0);
-    check(
+    check_envelope(&mut opener, context, input.0);
+    check_envelope(
         &mut opener,
         context,
         &edited(&WORLD.known[own].bytes, &edits),
     );
 }
 
-fn check(opener: &mut Opener, context: &[u8], bytes: &[u8]) {
-    let (text, binary) = (Envelope::from_text(bytes), Envelope::from_binary(bytes));
+fn check_envelope(opener: &mut Opener, context: &[u8], bytes: &[u8]) {
+    let text = Envelope::from_text(bytes);
+    let binary = Envelope::from_binary(bytes);
     assert!(text.is_none() || looks_like_text(bytes));
     assert!(binary.is_none() || looks_like_binary(bytes));
     for envelope in [text, binary].into_iter().flatten() {
@@ -138,7 +137,7 @@ fn check(opener: &mut Opener, context: &[u8], bytes: &[u8]) {
     }
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
+pub(crate) fn make_seeds() -> Vec<Seed> {
     // Rejected vectors differ little from each other, so only some become seeds.
     let chosen = vectors(VECTORS)
         .into_iter()
@@ -165,7 +164,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     vectors.chain(own).collect()
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     list([
         &b"sw1:"[..],
         b"SW",

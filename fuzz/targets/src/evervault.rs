@@ -41,7 +41,8 @@ static WORLD: LazyLock<EvervaultKeys> = LazyLock::new(|| {
         .map(|(pair, number)| KeyVersion::new(number, KeyState::Active, pair))
         .collect();
     let keys = Arc::new(AppKeys::new(AppId::new("fuzz").expect("a name"), versions).expect("keys"));
-    let (mut strings, mut files) = (Vec::new(), Vec::new());
+    let mut strings = Vec::new();
+    let mut files = Vec::new();
     for recipient in keys.versions() {
         for form in [
             Form::Metadata {
@@ -52,7 +53,8 @@ static WORLD: LazyLock<EvervaultKeys> = LazyLock::new(|| {
         ] {
             let mut sealer =
                 Sealer::new(Arc::clone(recipient), KeyScope::Request, &form).expect("a sealer");
-            let (mut string, mut file) = (Vec::new(), Vec::new());
+            let mut string = Vec::new();
+            let mut file = Vec::new();
             sealer
                 .seal(Datatype::String, TEXT, &mut string)
                 .expect("a string");
@@ -82,13 +84,11 @@ fn bytes_of(vector: &serde_json::Value) -> Vec<u8> {
 
 /// Opens strings and files. Settings: valid input to change, bytes of a piece, whether the checksum
 /// is corrected, changes.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     let mut input = Input(input);
-    let (which, piece, mend) = (
-        usize::from(input.byte()),
-        usize::from(input.byte()).max(1),
-        input.byte() & 1 != 0,
-    );
+    let which = usize::from(input.byte());
+    let piece = usize::from(input.byte()).max(1);
+    let is_repaired = input.byte() & 1 != 0;
     let edits = input.edits();
     let EvervaultKeys {
         keys,
@@ -121,7 +121,7 @@ pub(crate) fn run(input: &[u8]) {
         assert_eq!(whole, in_pieces(keys, bytes, piece));
     }
 
-    if edits.is_empty() && !mend && !bytes.is_empty() {
+    if edits.is_empty() && !is_repaired && !bytes.is_empty() {
         return;
     }
     let which = which % strings.len();
@@ -133,7 +133,7 @@ pub(crate) fn run(input: &[u8]) {
         assert!(string == strings[which] || matches!(said.tag, Tag::Rfvc | Tag::Untagged));
     }
     let mut file = edited(&files[which], &edits);
-    if mend && let Some((body, checksum)) = file.split_last_chunk_mut::<4>() {
+    if is_repaired && let Some((body, checksum)) = file.split_last_chunk_mut::<4>() {
         *checksum = crc32fast::hash(body).to_le_bytes();
     }
     let whole = opener
@@ -158,7 +158,7 @@ fn in_pieces(keys: &AppKeys, file: &[u8], piece: usize) -> Option<Vec<u8>> {
     })
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (at, vector) in vectors(VECTORS).iter().enumerate() {
         let bytes = bytes_of(vector);
@@ -182,7 +182,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     seeds
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     list([
         &b"ev:"[..],
         b"ev:debug:",

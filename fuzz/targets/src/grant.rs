@@ -7,7 +7,7 @@ use crate::seed::{numbered, words as list};
 use crate::{Input, Seed};
 
 /// Parses a text as a grant, as a principal and as a mask.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     let mut input = Input(input);
     let name = input.text_until(0);
     let text = text(input.0);
@@ -37,7 +37,7 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let grants = [
         "encrypt,tokens.* apps=shop,web collections=people reason",
         "decrypt apps=shop mask=partial(last=4) hourly=1000",
@@ -52,7 +52,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     numbered("text", b"support\0", grants)
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     let operations = Operation::ALL.map(Operation::name);
     let parts = [
         " apps=",

@@ -8,7 +8,7 @@ use sealwire_mask::Rules;
 
 /// The masked values that a simulated engine returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum MaskChoice {
     /// Returns each value unchanged.
     Same,
     /// Returns text that every format must quote or escape.
@@ -19,7 +19,7 @@ pub(crate) enum Answer {
     Nil,
 }
 
-impl Answer {
+impl MaskChoice {
     /// Selects by a setting.
     pub(crate) fn of(setting: u8) -> Self {
         [Self::Same, Self::Text, Self::Integer, Self::Nil][usize::from(setting % 4)]
@@ -64,7 +64,7 @@ pub(crate) static NOTHING: LazyLock<Arc<Rules>> =
 /// `is_fixed`, masking the output again with the same masked values must not change it.
 pub(crate) fn check(
     text: &[u8],
-    (chunk_bytes, answer, is_fixed): (u8, Answer, bool),
+    (chunk_bytes, answer, is_fixed): (u8, MaskChoice, bool),
     job: impl Fn(&[u8], Limits, &mut dyn FnMut(&Column) -> Vec<u8>) -> Result<Masked, JobError>,
 ) -> Option<Masked> {
     let run = |text: &[u8], chunk_bytes, batch_values_max| {
@@ -74,14 +74,14 @@ pub(crate) fn check(
             workers: 1,
             ..Limits::default()
         };
-        let mut asked = 0;
+        let mut sent = 0;
         let masked = job(text, limits, &mut |column| {
-            asked += column.count as u64;
+            sent += column.count as u64;
             answer.mask(column)
         });
         if let Ok(masked) = &masked {
             let counted: u64 = masked.fields.iter().map(|field| field.masked).sum();
-            assert_eq!(counted, asked, "{masked:?}");
+            assert_eq!(counted, sent, "{masked:?}");
         }
         masked
     };
@@ -94,7 +94,7 @@ pub(crate) fn check(
                 String::from_utf8_lossy(&cut.text)
             );
             assert_eq!(whole, cut);
-            if answer == Answer::Same {
+            if answer == MaskChoice::Same {
                 let again = run(&whole.text, whole.text.len() + 1, 10_000)
                     .expect("the output is input of its format");
                 assert_eq!(whole.records, again.records);

@@ -8,9 +8,10 @@ use crate::seed::{packed, words as list};
 use crate::{Input, Seed};
 
 /// Converts bytes as JSON and as MessagePack. Settings: whether JSON is indented.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     let mut input = Input(input);
-    let (pretty, bytes) = (input.byte() & 1 != 0, input.0);
+    let pretty = input.byte() & 1 != 0;
+    let bytes = input.0;
     let limits = WalkLimits::default();
     if let Ok(packed) = to_msgpack(bytes, limits) {
         fixpoint(&packed, pretty, limits);
@@ -32,7 +33,7 @@ fn fixpoint(packed: &[u8], pretty: bool, limits: WalkLimits) {
     assert_eq!(packed, again, "{}", String::from_utf8_lossy(&json));
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let texts = [
         r#"{"a":[1,-2,0.5,null,true,false,"x"],"b":{},"c":[]}"#,
         "[18446744073709551615,-9223372036854775808,1e300,5e-324,-0.0,1.0]",
@@ -52,7 +53,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     seeds
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     let texts = list([
         "{\"a\":", "[[", "]]", "\\ud83d", "\\ude00", "1e308", "-0.0", "null", "true", "false",
         "\\u0000",

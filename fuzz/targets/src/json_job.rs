@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use sealwire_data::mask_job::{FileFormat, fuzzing};
 use sealwire_payload::json::to_msgpack;
 
-use crate::job::{Answer, Choice, NOTHING, check};
+use crate::job::{Choice, MaskChoice, NOTHING, check};
 use crate::seed::words as list;
 use crate::{Input, Seed};
 
@@ -19,15 +19,18 @@ static RULES: LazyLock<Choice> = LazyLock::new(|| {
 });
 
 /// Masks a text. Settings: format, bytes of a chunk, rules, masked values.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     let mut input = Input(input);
     let format = if input.byte() % 2 == 0 {
         FileFormat::Ndjson
     } else {
         FileFormat::Json
     };
-    let (chunk, rules, answer) = (input.byte(), input.byte(), Answer::of(input.byte()));
-    let (text, setting) = (input.0, (chunk, answer, true));
+    let chunk = input.byte();
+    let rules = input.byte();
+    let answer = MaskChoice::of(input.byte());
+    let text = input.0;
+    let setting = (chunk, answer, true);
     let rules = RULES.of(rules);
     let masked = check(text, setting, |text, limits, mask| {
         fuzzing::file(text, format, rules, limits, mask)
@@ -41,7 +44,7 @@ pub(crate) fn run(input: &[u8]) {
         masked.is_none() || kept.is_some(),
         "rules make no text valid"
     );
-    if let (Some(masked), Answer::Same, FileFormat::Json) = (&masked, answer, format) {
+    if let (Some(masked), MaskChoice::Same, FileFormat::Json) = (&masked, answer, format) {
         let limits = sealwire_payload::WalkLimits::default();
         if let Ok(before) = to_msgpack(text, limits) {
             assert_eq!(to_msgpack(&masked.text, limits).ok(), Some(before));
@@ -49,7 +52,7 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let lines = "{\"a\":\"x\",\"b\":1}\n\n{\"b\":2,\"a\":\"\\u00e9\\\"y\"}\r\n{\"a\":null,\"c\":[1.5e3,true]}";
     let array = " [ {\"a\":\"4111111111111111\",\"b\":7},\n {\"b\":8,\"a\":[\"x\",{\"a\":-0.5}]} , {\"a\":\"b@example.com\"} ] ";
     let object = "{\"a\":{\"a\":[1,2,3],\"b\":\"\\ud83d\\ude00\"},\"z\":12345678901234567890123}";
@@ -82,7 +85,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     seeds
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     list([
         "\"a\":",
         "\"b\":",

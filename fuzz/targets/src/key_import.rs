@@ -8,7 +8,7 @@ use crate::Seed;
 use crate::seed::{numbered, unhex, words as list};
 
 /// Imports a text as a key of each curve.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     for curve in Curve::ALL {
         let pair = match KeyPair::import(curve, input) {
             Ok(pair) => pair,
@@ -48,7 +48,7 @@ fn pem(label: &str, hex: &str) -> String {
     )
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let one = "0000000000000000000000000000000000000000000000000000000000000001";
     let order = "FFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551";
     let texts = [
@@ -67,7 +67,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     numbered("key", &[], texts)
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     list([
         "-----BEGIN ",
         "-----END ",

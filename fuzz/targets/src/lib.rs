@@ -60,9 +60,9 @@ macro_rules! targets {
         /// All targets by name.
         pub const TARGETS: &[FuzzTarget] = &[$(FuzzTarget {
             name: stringify!($module),
-            run: $module::run,
-            seeds: $module::seeds,
-            words: $module::words,
+            run: $module::check_input,
+            seeds: $module::make_seeds,
+            words: $module::dictionary_words,
         }),+];
     };
 }

@@ -30,23 +30,24 @@ const FUNCTIONS: [&str; 14] = [
 const VECTORS: &str = include_str!("../../../proto/vectors/mask.jsonl");
 
 static MASKS: LazyLock<Vec<Mask>> = LazyLock::new(|| {
-    let mask = |function: &str| {
-        Mask::new(&function.parse().expect("a function"), &secret()).expect("a built-in list")
-    };
-    FUNCTIONS.iter().copied().map(mask).collect()
+    FUNCTIONS
+        .iter()
+        .map(|function| {
+            Mask::new(&function.parse().expect("a function"), &secret()).expect("a built-in list")
+        })
+        .collect()
 });
 
 /// Masks values. Settings: integer, float, then function, rules and text, each up to a zero byte,
 /// then a document.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     let mut input = Input(input);
-    let (integer, float) = (input.long() as i64, f64::from_bits(input.long()));
+    let integer = input.long() as i64;
+    let float = f64::from_bits(input.long());
     let which = usize::from(input.byte());
-    let (function, rules, text) = (
-        input.text_until(0),
-        input.text_until(0),
-        input.text_until(0),
-    );
+    let function = input.text_until(0);
+    let rules = input.text_until(0);
+    let text = input.text_until(0);
     for kind in Kind::ALL {
         assert!(
             !kind.knows(text) || !kind.knows(&format!("{text} ")),
@@ -57,14 +58,14 @@ pub(crate) fn run(input: &[u8]) {
         Ok(parsed) => {
             assert_eq!(parsed.to_string().parse(), Ok(parsed.clone()));
             if let Some(mask) = Mask::new(&parsed, &secret()) {
-                apply(&mask, text, integer, float);
+                apply_mask(&mask, text, integer, float);
             }
         }
         Err(error) => assert!(error.at <= function.len() && function.is_char_boundary(error.at)),
     }
-    apply(&MASKS[which % MASKS.len()], text, integer, float);
+    apply_mask(&MASKS[which % MASKS.len()], text, integer, float);
     match Rules::from_toml_with(rules, |_| Ok("a\nb\n".to_owned())) {
-        Ok(rules) => walk(&Masks::new(&rules, &secret()), input.0),
+        Ok(rules) => mask_document(&Masks::new(&rules, &secret()), input.0),
         Err(error) => {
             assert!(
                 (1..=rules.matches('\n').count() + 1).contains(&error.line),
@@ -79,7 +80,7 @@ fn secret() -> MaskSecret {
     MaskSecret::new(Zeroizing::new([7; 32]))
 }
 
-fn apply(mask: &Mask, text: &str, integer: i64, float: f64) {
+fn apply_mask(mask: &Mask, text: &str, integer: i64, float: f64) {
     let values = [
         Value::Str(text),
         Value::Int(integer),
@@ -88,7 +89,8 @@ fn apply(mask: &Mask, text: &str, integer: i64, float: f64) {
     ];
     for value in values {
         for subject in [None, Some(Value::Str(text)), Some(Value::Int(integer))] {
-            let (mut out, mut again) = (Vec::new(), Vec::new());
+            let mut out = Vec::new();
+            let mut again = Vec::new();
             let applied = mask.apply(value, subject, &mut out);
             assert_eq!(mask.apply(value, subject, &mut again), applied);
             assert_eq!(out, again);
@@ -105,7 +107,7 @@ fn apply(mask: &Mask, text: &str, integer: i64, float: f64) {
     }
 }
 
-fn walk(masks: &Masks, document: &[u8]) {
+fn mask_document(masks: &Masks, document: &[u8]) {
     let mut out = Vec::new();
     let mut walk = Walk::new(
         Arc::clone(masks.rules().selection()),
@@ -122,7 +124,7 @@ fn walk(masks: &Masks, document: &[u8]) {
     }
 }
 
-fn input(which: u8, integer: i64, float: f64, parts: [&str; 3], document: &[u8]) -> Vec<u8> {
+fn seed_input(which: u8, integer: i64, float: f64, parts: [&str; 3], document: &[u8]) -> Vec<u8> {
     let mut out = [&integer.to_be_bytes()[..], &float.to_be_bytes(), &[which]].concat();
     for part in parts {
         out.extend_from_slice(part.as_bytes());
@@ -132,15 +134,13 @@ fn input(which: u8, integer: i64, float: f64, parts: [&str; 3], document: &[u8])
     out
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (at, vector) in vectors(VECTORS).iter().enumerate() {
         let value = vector["value"].as_str().unwrap_or("4111 1111 1111 1111");
-        let (integer, float) = (
-            vector["value"].as_i64().unwrap_or(1_234_567),
-            vector["value"].as_f64().unwrap_or(1.5),
-        );
-        let bytes = input(
+        let integer = vector["value"].as_i64().unwrap_or(1_234_567);
+        let float = vector["value"].as_f64().unwrap_or(1.5);
+        let bytes = seed_input(
             at as u8,
             integer,
             float,
@@ -157,7 +157,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     seeds.push(Seed::new(
         "rules",
         &[],
-        input(0, 1, 0.5, ["redact", rules, "2024-02-29"], &document),
+        seed_input(0, 1, 0.5, ["redact", rules, "2024-02-29"], &document),
     ));
     for (at, text) in [
         "x@example.com",
@@ -174,13 +174,13 @@ pub(crate) fn seeds() -> Vec<Seed> {
         seeds.push(Seed::new(
             format!("text-{at}"),
             &[],
-            input(at as u8 * 3, i64::MIN, -0.0, ["null", "", text], &[]),
+            seed_input(at as u8 * 3, i64::MIN, -0.0, ["null", "", text], &[]),
         ));
     }
     seeds
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     let parts = [
         "first=",
         "last=",

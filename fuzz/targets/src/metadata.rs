@@ -7,9 +7,11 @@ use crate::seed::{packed, packed_words};
 use crate::{Input, Seed};
 
 /// Reads maps. Settings: bytes of a piece, origin, time, role up to a zero byte.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     let mut input = Input(input);
-    let (piece, origin, time) = (input.byte(), input.byte() % 128, input.short());
+    let piece = input.byte();
+    let origin = input.byte() % 128;
+    let time = input.short();
     let role = input.until(0);
     let map = input.0;
     let mut front = u16::try_from(map.len())
@@ -28,24 +30,24 @@ pub(crate) fn run(input: &[u8]) {
             parse(&[])
         }
     );
-    let in_front = |content| in_front(content, usize::from(piece));
-    if let Ok(Some(fields)) = in_front(&front) {
+    let piece = usize::from(piece);
+    if let Ok(Some(fields)) = in_front(&front, piece) {
         assert_eq!(
             Some(fields),
             parsed,
             "metadata in front is a map that parses"
         );
     }
-    let _ = in_front(map);
+    let _ = in_front(map, piece);
 
     let role = Some(text(&role[..role.len().min(ROLE_BYTES_MAX)])).filter(|role| !role.is_empty());
     let stamped = [stamp(origin, u32::from(time), role), b"text".to_vec()].concat();
     let fields = (role, Some(u64::from(origin)), Some(u64::from(time)));
     assert_eq!(split(&stamped), Some((fields, &b"text"[..])));
-    assert_eq!(in_front(&stamped), Ok(Some(fields)));
+    assert_eq!(in_front(&stamped, piece), Ok(Some(fields)));
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let maps = [
         r#"{"dr":"support","eo":83,"et":1700000000}"#,
         r#"{"eo":5,"et":1700000000}"#,
@@ -75,7 +77,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         .collect()
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     let mut words = packed_words(["dr", "eo", "et", "support"]);
     words.extend([
         vec![0x83],

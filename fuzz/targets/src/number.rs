@@ -8,7 +8,7 @@ use crate::input::text;
 use crate::seed::{numbered, words as list};
 
 /// Parses a number and writes it again.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     let text = text(input);
     let Some(Some(number)) = self::number(text) else {
         return;
@@ -43,7 +43,7 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let texts = [
         "0",
         "-0",
@@ -82,7 +82,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     numbered("number", &[], texts)
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     list([
         "e+", "e-", "E", ".0", "-0", "00000000", "99999999", "e308", "e-324", "nan", "NaN", "+Inf",
         "-Inf", "null", "\u{b}",

@@ -51,31 +51,30 @@ impl App {
 
 static APP: LazyLock<App> = LazyLock::new(|| {
     let app = AppId::new("fuzz").expect("a name");
-    let secret = || Zeroizing::new(key(SECRET));
-    let material = KeyMaterial::from_secret(&app, Suite::Xaes, secret()).expect("a key");
+    let secret = Zeroizing::new(key(SECRET));
+    let material = KeyMaterial::from_secret(&app, Suite::Xaes, secret.clone()).expect("a key");
     let keys = AppKeys::new(
         app.clone(),
         vec![KeyVersion::new(1, KeyState::Active, material)],
     )
     .expect("keys");
-    let value = |text: &str| Zeroizing::new(packed(&format!("\"{text}\"")));
-    let values: Values = [(1, value("jane@example.com")), (4, value("gold"))]
+    let values: Values = [(1, "\"jane@example.com\""), (4, "\"gold\"")]
         .into_iter()
+        .map(|(number, json)| (number, Zeroizing::new(packed(json))))
         .collect();
     let recipient = keys.newest(Suite::Xaes).expect("a version");
     let token_key = TokenKeyVersion {
         number: 1,
         state: KeyState::Active,
-        secret: TokenSecret::new(secret()),
+        secret: TokenSecret::new(secret.clone()),
     };
     let token_keys = TokenKeys::new(7, vec![token_key]).expect("keys");
     let (subject, _) = SubjectKey::generate(&token_keys, COLLECTION, [5; 16], 1).expect("a key");
-    let is_clear = |number| number == 4;
     let honest = [None, Some(&subject)].map(|subject| {
         seal(
             &BINDING,
             &values,
-            is_clear,
+            |number| number == 4,
             Some([8; 16]),
             subject,
             &token_keys,
@@ -86,7 +85,7 @@ static APP: LazyLock<App> = LazyLock::new(|| {
         old::seal(
             &BINDING,
             &values,
-            is_clear,
+            |number| number == 4,
             Some([8; 16]),
             subject,
             &app,
@@ -94,7 +93,7 @@ static APP: LazyLock<App> = LazyLock::new(|| {
         )
         .expect("a record")
     });
-    let terms = ObjectKeys::new(7, &secret());
+    let terms = ObjectKeys::new(7, &secret);
     App {
         terms,
         keys: Arc::new(keys),
@@ -108,13 +107,14 @@ static APP: LazyLock<App> = LazyLock::new(|| {
 
 /// Checks a value, and opens a valid record with changes, and foreign bytes. Settings: type,
 /// changes, and the length of the clear part.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     let mut input = Input(input);
     let property_type = PropertyType::ALL[usize::from(input.byte()) % PropertyType::ALL.len()];
-    let (edits, clear) = (input.edits(), usize::from(input.byte()));
+    let edits = input.edits();
+    let clear = usize::from(input.byte());
     let bytes = input.0;
 
-    value(property_type, bytes);
+    check_value(property_type, bytes);
     let App {
         subject,
         values,
@@ -159,7 +159,7 @@ pub(crate) fn run(input: &[u8]) {
 }
 
 /// Checks a value of a type, and computes its terms.
-fn value(property_type: PropertyType, raw: &[u8]) {
+fn check_value(property_type: PropertyType, raw: &[u8]) {
     let _ = normalize(property_type, raw);
     let Ok(stored) = check(property_type, raw) else {
         return;
@@ -215,7 +215,7 @@ const VALUES: [&str; 16] = [
     "\"::ffff:192.0.2.1\"",
 ];
 
-pub(crate) fn seeds() -> Vec<Seed> {
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let mut seeds: Vec<Seed> = PropertyType::ALL
         .into_iter()
         .zip(VALUES)
@@ -227,7 +227,8 @@ pub(crate) fn seeds() -> Vec<Seed> {
         &[5, 0, 0],
         [0xd7, 0xff, 0, 0, 0, 4, 0, 0, 0, 1],
     ));
-    let (one, two) = ([0, 0, 0, 1, 0, 0, 0, 1, 5], [0, 0, 0, 2, 0, 0, 0, 1, 6]);
+    let one = [0, 0, 0, 1, 0, 0, 0, 1, 5];
+    let two = [0, 0, 0, 2, 0, 0, 0, 1, 6];
     seeds.push(Seed::new(
         "content",
         &[0, 0, 9],
@@ -267,7 +268,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     seeds
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     packed_words([
         "@example.com",
         "+49",

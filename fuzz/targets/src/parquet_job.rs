@@ -12,7 +12,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use sealwire_data::mask_job::{Limits, fuzzing};
 
-use crate::job::{Answer, Choice};
+use crate::job::{Choice, MaskChoice};
 use crate::{Input, Seed};
 
 /// Bytes of the footer's length and of the magic number.
@@ -31,30 +31,33 @@ static RULES: LazyLock<Choice> = LazyLock::new(|| {
 /// Masks a file. Settings: rules, masked values, and two bytes for the length of the data before
 /// the footer. The footer's length in the file is computed from the input, since few inputs would
 /// contain a correct length.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     ignore_panics_of_the_library();
     let mut input = Input(input);
-    let (rules, answer) = (RULES.of(input.byte()), Answer::of(input.byte()));
+    let rules = RULES.of(input.byte());
+    let answer = MaskChoice::of(input.byte());
     let pages = usize::from(u16::from_le_bytes([input.byte(), input.byte()])).min(input.0.len());
     let footer = (input.0.len() - pages) as u32;
     let file = [input.0, &footer.to_le_bytes(), b"PAR1"].concat();
-    let run = |limits: Limits| {
-        let mut asked = 0;
+    let [whole, cut] = [
+        Limits {
+            workers: 1,
+            ..Limits::default()
+        },
+        Limits {
+            workers: 1,
+            batch_values_max: 3,
+            batch_bytes_max: 16,
+            ..Limits::default()
+        },
+    ]
+    .map(|limits| {
+        let mut sent = 0;
         let masked = fuzzing::parquet(&file, rules, limits, |column| {
-            asked += column.count;
+            sent += column.count;
             answer.mask(column)
         });
-        masked.map(|rows| (rows, asked))
-    };
-    let whole = run(Limits {
-        workers: 1,
-        ..Limits::default()
-    });
-    let cut = run(Limits {
-        workers: 1,
-        batch_values_max: 3,
-        batch_bytes_max: 16,
-        ..Limits::default()
+        masked.map(|rows| (rows, sent))
     });
     match (whole, cut) {
         (Ok(whole), Ok(cut)) => assert_eq!(whole, cut),
@@ -131,12 +134,14 @@ fn file(settings: WriterPropertiesBuilder) -> Vec<u8> {
     out
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
-    let plain = || {
-        WriterProperties::builder()
-            .set_dictionary_enabled(false)
-            .set_statistics_enabled(EnabledStatistics::None)
-    };
+/// Returns settings without a dictionary and statistics.
+fn plain() -> WriterPropertiesBuilder {
+    WriterProperties::builder()
+        .set_dictionary_enabled(false)
+        .set_statistics_enabled(EnabledStatistics::None)
+}
+
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let text = "a".into();
     let files = [
         ("plain", plain()),
@@ -197,7 +202,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     seeds
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     vec![
         b"PAR1".to_vec(),
         // Numbers near the limits of 32 bits, in Thrift's compact protocol.

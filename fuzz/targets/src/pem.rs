@@ -34,28 +34,18 @@ static WORLD: LazyLock<Authorities> = LazyLock::new(|| {
         validity: Validity::days(1),
     };
     let server = authority.issue(&leaf).expect("a certificate");
-    let path = |name: &str| folder.join(name);
-    let der = |pem: &str| {
-        x509_parser::pem::parse_x509_pem(pem.as_bytes())
-            .expect("PEM")
-            .1
-            .contents
-    };
     let files = [
-        (path("server.pem"), "CERTIFICATE", der(&server.cert_pem)),
-        (
-            path("server-key.pem"),
-            "PRIVATE KEY",
-            der(server.key_pem.expose()),
-        ),
-        (path("ca.pem"), "CERTIFICATE", der(authority.cert_pem())),
-        (path("crl.pem"), "X509 CRL", der(&revocations(&authority))),
-    ];
+        ("server.pem", "CERTIFICATE", server.cert_pem.as_str()),
+        ("server-key.pem", "PRIVATE KEY", server.key_pem.expose()),
+        ("ca.pem", "CERTIFICATE", authority.cert_pem()),
+        ("crl.pem", "X509 CRL", &revocations(&authority)),
+    ]
+    .map(|(name, label, pem)| (folder.join(name), label, der_of(pem)));
     let tls = Tls {
-        certificate: path("server.pem"),
-        key: path("server-key.pem"),
-        client_ca: path("ca.pem"),
-        client_crl: Some(path("crl.pem")),
+        certificate: folder.join("server.pem"),
+        key: folder.join("server-key.pem"),
+        client_ca: folder.join("ca.pem"),
+        client_crl: Some(folder.join("crl.pem")),
         tls12: false,
         watch_s: 0,
     };
@@ -64,6 +54,11 @@ static WORLD: LazyLock<Authorities> = LazyLock::new(|| {
     }
     Authorities { tls, files }
 });
+
+fn der_of(pem: &str) -> Vec<u8> {
+    let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).expect("PEM");
+    block.contents
+}
 
 fn put(path: &Path, contents: &[u8]) {
     write(path, contents, Access::Owner, Existing::Replace).expect("a file");
@@ -101,7 +96,7 @@ fn revocations(authority: &Authority) -> String {
 
 /// Loads TLS with one file changed. Settings: file, form, changes of its DER; then bytes that
 /// replace the file's contents or follow them.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     let Authorities { tls, files } = &*WORLD;
     let mut input = Input(input);
     let (path, label, der) = &files[usize::from(input.byte() % 4)];
@@ -136,7 +131,7 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (at, (_, label, der)) in WORLD.files.iter().enumerate() {
         let at = at as u8;
@@ -170,7 +165,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     seeds
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     let mut words = list([
         "-----BEGIN ",
         "-----END ",

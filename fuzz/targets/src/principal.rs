@@ -12,35 +12,34 @@ use crate::{Input, Seed};
 /// Valid certificates to change. Parsing does not check signatures.
 static HONEST: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let authority = Authority::create("fuzz", Validity::days(2)).expect("an authority");
-    let issue = |names| {
-        let validity = Validity::days(1);
-        let leaf = Leaf {
-            common_name: "relay".into(),
-            names,
-            usage: Usage::Client,
-            validity,
-        };
-        let issued = authority.issue(&leaf).expect("a certificate");
-        x509_parser::pem::parse_x509_pem(issued.cert_pem.as_bytes())
-            .expect("PEM")
-            .1
-            .contents
-    };
-    let dns = || Name::Dns("relay.example.org".into());
-    vec![
-        issue(vec![]),
-        issue(vec![dns()]),
-        issue(vec![
-            dns(),
+    let dns = Name::Dns("relay.example.org".into());
+    let lists = [
+        vec![],
+        vec![dns.clone()],
+        vec![
+            dns,
             Name::Uri("spiffe://example.org/relay".into()),
             Name::Ip("::1".parse().expect("an address")),
-        ]),
-    ]
+        ],
+    ];
+    lists.map(|names| issue_der(&authority, names)).to_vec()
 });
+
+fn issue_der(authority: &Authority, names: Vec<Name>) -> Vec<u8> {
+    let leaf = Leaf {
+        common_name: "relay".into(),
+        names,
+        usage: Usage::Client,
+        validity: Validity::days(1),
+    };
+    let issued = authority.issue(&leaf).expect("a certificate");
+    let (_, block) = x509_parser::pem::parse_x509_pem(issued.cert_pem.as_bytes()).expect("PEM");
+    block.contents
+}
 
 /// Parses a valid certificate with bytes replaced, and foreign bytes. Settings: certificate,
 /// replacements.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     let mut input = Input(input);
     let mut der = HONEST[usize::from(input.byte()) % HONEST.len()].clone();
     for (at, byte) in input.edits() {
@@ -70,10 +69,11 @@ fn check(der: &[u8]) {
 fn check_counted_names(der: &[u8]) {
     let (rest, certificate) = x509_parser::parse_x509_certificate(der).expect("a certificate");
     assert!(rest.is_empty());
-    let extension = |extension: &&x509_parser::prelude::X509Extension<'_>| {
-        extension.oid.to_id_string() == "2.5.29.17"
-    };
-    let extensions: Vec<_> = certificate.extensions().iter().filter(extension).collect();
+    let extensions: Vec<_> = certificate
+        .extensions()
+        .iter()
+        .filter(|extension| extension.oid.to_id_string() == "2.5.29.17")
+        .collect();
     assert!(extensions.len() <= 1, "several lists of names");
     let mut spiffe = 0;
     for (tag, name) in extensions
@@ -82,9 +82,11 @@ fn check_counted_names(der: &[u8]) {
     {
         match tag {
             0x82 => {
-                let is_of_host = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._".contains(byte);
+                let is_host = name
+                    .iter()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(byte));
                 assert!(
-                    !name.is_empty() && name.len() <= 253 && name.iter().all(is_of_host),
+                    !name.is_empty() && name.len() <= 253 && is_host,
                     "{name:x?}"
                 );
             }
@@ -131,7 +133,8 @@ fn elements(sequence: &[u8]) -> Vec<(u8, &[u8])> {
 
 /// Returns tag and content of the first element. The certificate's parser has accepted the lengths.
 fn element(bytes: &[u8]) -> (u8, &[u8]) {
-    let (tag, length) = (bytes[0], bytes[1]);
+    let tag = bytes[0];
+    let length = bytes[1];
     let digits = if length < 0x80 {
         0
     } else {
@@ -146,7 +149,7 @@ fn element(bytes: &[u8]) -> (u8, &[u8]) {
     (tag, &bytes[2 + digits..2 + digits + length])
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (at, honest) in HONEST.iter().enumerate() {
         seeds.push(Seed::new(format!("unchanged-{at}"), &[at as u8, 0], []));
@@ -163,7 +166,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     seeds
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     let mut words = list([
         "spiffe://",
         "relay.example.org",

@@ -11,7 +11,7 @@ use crate::input::text;
 use crate::seed::{numbered, words as list};
 
 /// Parses a text. Sealing to an accepted key must succeed.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     let text = text(input);
     match fuzzing::parse(text) {
         Ok(keys) => {
@@ -32,7 +32,7 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let app = AppId::new("shop").expect("a name");
     let version = |suite| {
         let material = KeyMaterial::from_secret(&app, suite, [3; 32].into()).expect("a key");
@@ -46,7 +46,8 @@ pub(crate) fn seeds() -> Vec<Seed> {
             .expect("a published key")
             .keys
     };
-    let (good, both) = (published(&[Suite::P256]), published(&Suite::PUBLISHED));
+    let good = published(&[Suite::P256]);
+    let both = published(&Suite::PUBLISHED);
     let texts = [
         good.clone(),
         good.replace("\"version\":1", "\"version\":2"),
@@ -61,7 +62,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     numbered("text", b"", texts.iter().map(String::as_str))
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     list([
         "\"version\":",
         "\"app\":",

@@ -4,28 +4,30 @@ use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use sealwire_payload::Selection;
-use sealwire_relay_body::{
-    BodyError, BodyRule, Containers, Format, Limits, Piece, RuleSet, Scanner,
-};
+use sealwire_relay_body::{BodyRule, Containers, Format, Limits, Piece, RuleSet, Scanner};
 
 use crate::seed::words as list;
 use crate::{Input, Seed};
 
 static RULES: LazyLock<[Arc<RuleSet>; 3]> = LazyLock::new(|| {
     [Containers::Deny, Containers::Leaves, Containers::Whole].map(|containers| {
-        let rule = |paths: &[&str], required| {
-            let selection = Selection::parse(paths.iter().copied()).expect("the paths are valid");
-            BodyRule {
-                selection: Some(Arc::new(selection)),
-                containers,
-                seals: required,
-                required,
-            }
-        };
-        let rules = vec![rule(&["$.a", "$[*].a"], false), rule(&["$..b"], true)];
-        Arc::new(RuleSet::alone(rules).expect("the rules have few names"))
+        let rules = vec![
+            body_rule(&["$.a", "$[*].a"], containers, false),
+            body_rule(&["$..b"], containers, true),
+        ];
+        Arc::new(RuleSet::of_direction(rules).expect("the rules have few names"))
     })
 });
+
+fn body_rule(paths: &[&str], containers: Containers, required: bool) -> BodyRule {
+    let selection = Selection::parse(paths.iter().copied()).expect("the paths are valid");
+    BodyRule {
+        selection: Some(Arc::new(selection)),
+        containers,
+        seals: required,
+        required,
+    }
+}
 
 /// Source and holes, or `None` for a rejected body. If a body has two faults, the cut can determine
 /// which fault is reported.
@@ -40,13 +42,13 @@ fn scan<'a>(
 ) -> Found {
     let mut scanner = Scanner::new(format.clone(), Arc::clone(rules), limits);
     let mut pieces = Vec::new();
-    let scan = || -> Result<(), BodyError> {
-        for part in parts {
-            scanner.push(&Bytes::copy_from_slice(part), &mut pieces)?;
-        }
-        scanner.finish(&mut pieces)
-    };
-    scan().ok()?;
+    for part in parts {
+        scanner
+            .push(&Bytes::copy_from_slice(part), &mut pieces)
+            .ok()?;
+    }
+    scanner.finish(&mut pieces).ok()?;
+
     let source = pieces
         .iter()
         .flat_map(|piece| piece.source().to_vec())
@@ -62,7 +64,7 @@ fn scan<'a>(
 
 /// Scans a body as a whole, cut at one place, and byte by byte. Settings: format, rules, place of
 /// the cut, limits.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     let mut input = Input(input);
     let format = match input.byte() % 5 {
         0 => Format::Json,
@@ -74,7 +76,8 @@ pub(crate) fn run(input: &[u8]) {
         },
     };
     let rules = &RULES[usize::from(input.byte() % 3)];
-    let (cut, flags) = (usize::from(input.byte()), input.byte());
+    let cut = usize::from(input.byte());
+    let flags = input.byte();
     let small = if flags & 1 == 0 { 1 << 20 } else { 24 };
     let limits = Limits {
         value_bytes_max: small,
@@ -113,7 +116,7 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let part = "Content-Disposition: form-data; name=\"a\"\r\n\r\n";
     let bodies = [
         (
@@ -158,7 +161,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     seeds
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     list([
         "{\"a\":",
         "\"b\":",

@@ -1,6 +1,6 @@
 //! Replies as clients read them: decoding, encoding and decoding again gives the same reply.
 
-use sealwire_data::mask_job::{Column, answers, place};
+use sealwire_data::mask_job::{Column, decode_response, place};
 use sealwire_wire::control::{
     AppChanged, Apps, Checked, CollectionChanged, Collections, Instances, PrincipalChanged,
     Principals, Records, RoleChanged, Roles, RootState,
@@ -25,18 +25,18 @@ macro_rules! round {
 }
 
 /// Decodes a message as a reply and as the result of each method.
-pub(crate) fn run(message: &[u8]) {
+pub(crate) fn check_input(message: &[u8]) {
     if let Ok(error) = decode_protocol_error(message) {
         let mut out = Vec::new();
         response::protocol_error(&mut out, &error);
         assert_eq!(decode_protocol_error(&out), Ok(error));
     }
-    result(message);
+    check_result(message);
     let Ok(decoded) = Response::decode(message) else {
         return;
     };
     match decoded.outcome {
-        Ok(bytes) => result(bytes),
+        Ok(bytes) => check_result(bytes),
         Err(error) => {
             let mut out = Vec::new();
             response::error(&mut out, decoded.msgid, &error, ErrorFormat::Map);
@@ -54,10 +54,10 @@ pub(crate) fn run(message: &[u8]) {
     }
 }
 
-fn result(bytes: &[u8]) {
+fn check_result(bytes: &[u8]) {
     if let Ok(document) = Document::decode(bytes) {
         assert!(bytes.as_ptr_range().contains(&document.payload.as_ptr()));
-        masked(document.payload);
+        check_masked(document.payload);
         // Another engine may list more errors, or longer paths, than this code writes.
         let ours = document.errors.len() <= FIELD_ERRORS_MAX
             && document
@@ -115,19 +115,19 @@ fn result(bytes: &[u8]) {
 }
 
 /// Decodes a document as the response to a masking job with two columns.
-fn masked(document: &[u8]) {
-    let column = |rule, count| Column {
+fn check_masked(document: &[u8]) {
+    let columns = [(0, 2), (1, 1)].map(|(rule, count)| Column {
         rule,
         count,
         ..Column::default()
-    };
-    if let Ok(runs) = answers(document, &[column(0, 2), column(1, 1)]) {
+    });
+    if let Ok(runs) = decode_response(document, &columns) {
         assert_eq!(runs.len(), 2);
         assert!(runs.iter().map(Vec::len).sum::<usize>() < document.len());
     }
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let key = r#"{"id":"0123456789","suite":"p256","number":1,"state":"active","seals":true,"created_unix_s":1700000000}"#;
     let token_key = r#"{"number":1,"state":"active","created_unix_s":1700000000}"#;
     let app = format!(
@@ -190,15 +190,16 @@ pub(crate) fn seeds() -> Vec<Seed> {
         &[],
         "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     ));
-    seeds.extend(written());
+    seeds.extend(written_seeds());
     seeds
 }
 
 /// Encodes one result of each kind whose encoder is written by hand.
-fn written() -> Vec<Seed> {
+fn written_seeds() -> Vec<Seed> {
     let error =
         sealwire_wire::RpcError::overloaded(sealwire_wire::OverloadReason::Backlog, 5, Some(6));
-    let (mut reply_bytes, mut notice) = (Vec::new(), Vec::new());
+    let mut reply_bytes = Vec::new();
+    let mut notice = Vec::new();
     response::error(&mut reply_bytes, 7, &error, ErrorFormat::Map);
     response::protocol_error(&mut notice, &error);
     let mut counted = Vec::new();
@@ -210,7 +211,7 @@ fn written() -> Vec<Seed> {
     ]
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     let names = [
         "payload",
         "generation",

@@ -32,7 +32,7 @@ const LIMITS: Limits = Limits {
 };
 
 /// Scans a stream twice, as a whole and in pieces. Settings: flags, sizes of pieces.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     let mut input = Input(input);
     let flags = input.byte();
     let pieces = input.list(Input::byte);
@@ -55,7 +55,9 @@ fn scan(stream: &[u8], pieces: &[u8], limits: Limits, replies: bool) -> Vec<Seen
     } else {
         Scanner::for_requests(limits)
     };
-    let (mut taken, mut arrived, mut seen) = (0, 0, Vec::new());
+    let mut taken = 0;
+    let mut arrived = 0;
+    let mut seen = Vec::new();
     let mut pieces = pieces.iter().cycle();
     loop {
         match scanner.scan(&stream[taken..arrived]) {
@@ -115,7 +117,7 @@ fn decode(message: &[u8], found: &FrameLayout) {
         Ok(call) => call,
         Err(error) => return assert!(!RpcError::from(error).message.is_empty()),
     };
-    assert!(same(&again(&call), &call));
+    assert!(is_same(&encode_again(&call), &call));
     let payload = match call {
         Request::Encrypt(call) | Request::Rewrap(call) => call.payload,
         Request::Decrypt(call) => call.payload,
@@ -131,13 +133,13 @@ fn decode(message: &[u8], found: &FrameLayout) {
 }
 
 /// Encodes a request as a client does.
-fn again(call: &Request<'_>) -> Vec<u8> {
+fn encode_again(call: &Request<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     request::call(&mut out, 7, call);
     out
 }
 
-fn same(message: &[u8], call: &Request<'_>) -> bool {
+fn is_same(message: &[u8], call: &Request<'_>) -> bool {
     let Scan::Message(found) = Scanner::for_requests(Limits::default()).scan(message) else {
         return false;
     };
@@ -200,7 +202,7 @@ fn request(method: &str, params: &str) -> Vec<u8> {
 }
 
 /// Fills every parameter of a method with a value of a valid type.
-fn filled(method: Method) -> String {
+fn example_params(method: Method) -> String {
     let value = |name: &str, types: &str, rule: &str| {
         if let Some(first) = rule
             .strip_prefix('"')
@@ -234,7 +236,7 @@ fn filled(method: Method) -> String {
     )
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (at, (method, params)) in REQUESTS.iter().enumerate() {
         seeds.push(Seed::new(
@@ -247,7 +249,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         seeds.push(Seed::new(
             format!("filled-{method}"),
             &[0, 2, 3, 200],
-            request(method.name(), &filled(method)),
+            request(method.name(), &example_params(method)),
         ));
     }
     let replies = [
@@ -286,7 +288,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     seeds
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     let names = Method::ALL
         .into_iter()
         .flat_map(|method| method.params().iter().map(|param| param.name));

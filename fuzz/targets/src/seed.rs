@@ -60,8 +60,10 @@ pub(crate) fn text<'v>(vector: &'v Value, key: &str) -> &'v str {
 
 /// Decodes hexadecimal digits.
 pub(crate) fn unhex(text: &str) -> Vec<u8> {
-    let digit = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal digits");
-    (0..text.len()).step_by(2).map(digit).collect()
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal digits"))
+        .collect()
 }
 
 /// Decodes 32 bytes of hexadecimal digits.

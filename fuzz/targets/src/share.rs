@@ -14,12 +14,12 @@ use crate::seed::{numbered, words as list};
 /// Parses a text, and the text's bytes with a corrected checksum. An accepted share prints as the
 /// same text, and joins only with shares of the same split. Public keys are checked in the same
 /// way.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     let text = text(input);
     if text.trim().starts_with("swr1:") {
         return check_public(text);
     }
-    let _ = check(text);
+    let _ = check_share(text);
     let bytes = text
         .trim()
         .strip_prefix("sws1:")
@@ -27,7 +27,7 @@ pub(crate) fn run(input: &[u8]) {
     let body = bytes.unwrap_or_else(|| input.to_vec());
     let body = &body[..body.len().min(61)];
     let sealed = [body, &Sha256::digest(body)[..4]].concat();
-    if let Err(error) = check(&format!("sws1:{}", URL_SAFE_NO_PAD.encode(sealed))) {
+    if let Err(error) = check_share(&format!("sws1:{}", URL_SAFE_NO_PAD.encode(sealed))) {
         assert!(
             error != ShareError::Checksum && (body.len() == 61) == (error != ShareError::Form),
             "{error}"
@@ -35,20 +35,21 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
+fn parse_public(text: &str) -> Result<(), PublicKeyError> {
+    let key = RecoveryPublicKey::parse(text)?;
+    assert_eq!(key.to_text(), text.trim());
+    Ok(())
+}
+
 /// Parses a text as a public key, and the text's bytes with a corrected checksum.
 fn check_public(text: &str) {
-    let parse = |text: &str| {
-        let key = RecoveryPublicKey::parse(text)?;
-        assert_eq!(key.to_text(), text.trim());
-        Ok::<_, PublicKeyError>(())
-    };
-    let _ = parse(text);
+    let _ = parse_public(text);
     let Ok(mut bytes) = URL_SAFE_NO_PAD.decode(&text.trim()[5..]) else {
         return;
     };
     bytes.truncate(bytes.len().saturating_sub(4));
     let sealed = [&bytes[..], &Sha256::digest(&bytes)[..4]].concat();
-    if let Err(error) = parse(&format!("swr1:{}", URL_SAFE_NO_PAD.encode(sealed))) {
+    if let Err(error) = parse_public(&format!("swr1:{}", URL_SAFE_NO_PAD.encode(sealed))) {
         assert!(
             error != PublicKeyError::Checksum
                 && (bytes.len() == 1_271) == (error != PublicKeyError::Form),
@@ -58,7 +59,7 @@ fn check_public(text: &str) {
 }
 
 /// Returns the text of a public key.
-fn public(version: u8) -> String {
+fn public_key_text(version: u8) -> String {
     let key = HybridKey::from_seed(HybridSeed::new([3; 32].into())).expect("a key");
     let public = key.public().expect("a public key");
     let body = [
@@ -74,7 +75,7 @@ fn public(version: u8) -> String {
     )
 }
 
-fn check(text: &str) -> Result<(), ShareError> {
+fn check_share(text: &str) -> Result<(), ShareError> {
     let share = Share::parse(text)?;
     assert_eq!(share.to_text().as_str(), text.trim());
     assert!(
@@ -95,7 +96,7 @@ fn check(text: &str) -> Result<(), ShareError> {
     Ok(())
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let encode = |version: u8, threshold: u8, total: u8, index: u8| {
         let mut bytes = [
             &[version][..],
@@ -121,14 +122,14 @@ pub(crate) fn seeds() -> Vec<Seed> {
         good.replacen("sws1", "sws2", 1),
         good[..good.len() - 1].to_owned(),
         format!("{good}="),
-        public(1),
-        public(2),
-        public(1).replacen('B', "C", 1),
-        public(1)[..1_000].to_owned(),
+        public_key_text(1),
+        public_key_text(2),
+        public_key_text(1).replacen('B', "C", 1),
+        public_key_text(1)[..1_000].to_owned(),
     ];
     numbered("text", b"", texts.iter().map(String::as_str))
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     list(["sws1:", "swr1:", "sws1:AaWlpaWlpaWlpaWlpaWlpaWl", "a2V5LTU"])
 }

@@ -27,7 +27,7 @@ static ROOT_KEK: LazyLock<Kek> = LazyLock::new(|| {
 });
 
 /// Reads a file, its records, and the keys in the records.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     let text = text(input);
     let snapshot = match sealwire_store_embedded::fuzzing::read_state(text) {
         Ok(snapshot) => snapshot,
@@ -43,7 +43,7 @@ pub(crate) fn run(input: &[u8]) {
         written
     );
     // Records verify only with the index that was computed with the root key.
-    let is_verified = shown(sealwire_apps::fuzzing::verified(
+    let is_verified = check_shown(sealwire_apps::fuzzing::verified(
         &ROOT_KEK,
         &snapshot.loaded(),
     ))
@@ -53,12 +53,12 @@ pub(crate) fn run(input: &[u8]) {
         let verified = sealwire_apps::fuzzing::verified(&ROOT_KEK, &authenticated.loaded());
         assert_eq!(verified.expect("they are authentic"), snapshot.loaded());
     }
-    if let Some(again) = shown(sealwire_apps::fuzzing::records(&snapshot)) {
+    if let Some(again) = check_shown(sealwire_apps::fuzzing::records(&snapshot)) {
         assert_eq!(again.generation, snapshot.generation);
         assert!(again.records.keys().eq(snapshot.records.keys()));
         let twice = sealwire_apps::fuzzing::records(&again).expect("records that were written");
         assert_eq!(twice, again, "a record has one form");
-        if let Some(state) = shown(sealwire_apps::fuzzing::load(&KEK, &snapshot)) {
+        if let Some(state) = check_shown(sealwire_apps::fuzzing::load(&KEK, &snapshot)) {
             let same = sealwire_apps::fuzzing::load(&KEK, &again).expect("the same records");
             assert_eq!(state.apps.len(), same.apps.len());
             for (one, other) in state.apps.iter().zip(&same.apps) {
@@ -70,7 +70,7 @@ pub(crate) fn run(input: &[u8]) {
 }
 
 /// Returns a result. Checks that an error has a message.
-fn shown<T>(result: Result<T, StoreError>) -> Option<T> {
+fn check_shown<T>(result: Result<T, StoreError>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
         Err(error) => {
@@ -81,13 +81,14 @@ fn shown<T>(result: Result<T, StoreError>) -> Option<T> {
 }
 
 /// Creates the file of an engine with two apps.
-fn made() -> String {
+fn make_state() -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("state.json");
     let make = async {
         let store: Arc<dyn ControlStore> = Arc::new(FileStore::open(&path)?);
         let control = Control::new(store, kek());
-        let (shop, web) = (AppId::new("shop")?, AppId::new("web")?);
+        let shop = AppId::new("shop")?;
+        let web = AppId::new("web")?;
         control.create(&shop, &Suite::ALL).await?;
         control.create(&web, &[Suite::P256]).await?;
         control.rotate(&shop, KeyKind::Token).await?;
@@ -126,23 +127,25 @@ fn made() -> String {
 }
 
 /// Adds the index of a file's records to the file.
-fn authenticated(file: &str) -> String {
+fn authenticate_file(file: &str) -> String {
     let snapshot = sealwire_store_embedded::fuzzing::read_state(file).expect("a state");
     let authenticated = sealwire_apps::fuzzing::authenticated(&ROOT_KEK, &snapshot)
         .expect("records without an index");
     sealwire_store_embedded::fuzzing::write_state(&authenticated)
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
-    let file = |records: &[(&str, &str)]| {
-        let records = records
-            .iter()
-            .map(|(key, record)| ((*key).to_owned(), record.as_bytes().to_vec()));
-        sealwire_store_embedded::fuzzing::write_state(&Snapshot {
-            generation: 9,
-            records: records.collect(),
-        })
-    };
+/// Returns a state file with these records.
+fn state_file(records: &[(&str, &str)]) -> String {
+    let records = records
+        .iter()
+        .map(|(key, record)| ((*key).to_owned(), record.as_bytes().to_vec()));
+    sealwire_store_embedded::fuzzing::write_state(&Snapshot {
+        generation: 9,
+        records: records.collect(),
+    })
+}
+
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let deleted = r#"{"format":1,"deleted":{"number":3,"generation":7}}"#;
     let gone = r#"{"format":1,"deleted":{"app_number":1,"number":3,"generation":7}}"#;
     let collection = r#"{"format":1,"live":{"app":"shop","app_number":1,"name":"people","number":1,"kind":"random","format":"card","keeps":[6,4],"scope":"collection","expires_s":60,"created_unix_s":1700000000}}"#;
@@ -150,27 +153,27 @@ pub(crate) fn seeds() -> Vec<Seed> {
     vec![
         Seed {
             is_random: true,
-            ..Seed::new("two-apps", &[], made())
+            ..Seed::new("two-apps", &[], make_state())
         },
         Seed {
             is_random: true,
-            ..Seed::new("authenticated", &[], authenticated(&made()))
+            ..Seed::new("authenticated", &[], authenticate_file(&make_state()))
         },
-        Seed::new("empty", &[], file(&[])),
+        Seed::new("empty", &[], state_file(&[])),
         Seed::new(
             "tombstones",
             &[],
-            file(&[("app/web", deleted), ("collection/shop/cards", gone)]),
+            state_file(&[("app/web", deleted), ("collection/shop/cards", gone)]),
         ),
         Seed::new(
             "collection",
             &[],
-            file(&[("app/shop", app), ("collection/shop/people", collection)]),
+            state_file(&[("app/shop", app), ("collection/shop/people", collection)]),
         ),
         Seed::new(
             "other-keys",
             &[],
-            file(&[("role/x", "{}"), ("access/y", " 1 "), ("other", "2")]),
+            state_file(&[("role/x", "{}"), ("access/y", " 1 "), ("other", "2")]),
         ),
         Seed::new(
             "base64",
@@ -181,7 +184,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     ]
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     list([
         "\"format\":1",
         "\"generation\":",

@@ -43,7 +43,8 @@ static WORLD: LazyLock<RowKeys> = LazyLock::new(|| {
     };
     let versions = vec![version(1, KeyState::Active), version(2, KeyState::Disabled)];
     let keys = TokenKeys::new(7, versions).expect("keys");
-    let (id, context) = (keys.id(COLLECTION, TOKEN), keys.context(b"row 7"));
+    let id = keys.id(COLLECTION, TOKEN);
+    let context = keys.context(b"row 7");
     let (subject, _) = SubjectKey::generate(&keys, COLLECTION + 1, [5; 16], 1).expect("a key");
     let row = |subject, fingerprint, value| {
         let new = NewToken {
@@ -78,7 +79,7 @@ static WORLD: LazyLock<RowKeys> = LazyLock::new(|| {
 });
 
 /// Opens a valid row with changes, and foreign bytes. Settings: row, changes.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     let mut input = Input(input);
     let RowKeys {
         keys,
@@ -137,14 +138,14 @@ pub(crate) fn run(input: &[u8]) {
     let bytes = input.0;
     if let Ok(row) = decode(TokenId(*id), bytes) {
         assert_eq!(encode(&row), bytes, "a row has one form");
-        open(&row.sealed, id);
+        check_open(&row.sealed, id);
     }
-    open(bytes, id);
+    check_open(bytes, id);
 }
 
 /// Opens bytes that this process did not seal: only rows of the vectors may open.
-fn open(bytes: &[u8], id: &[u8; 16]) {
-    static KNOWN: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| rows().collect());
+fn check_open(bytes: &[u8], id: &[u8; 16]) {
+    static KNOWN: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| sealed_rows().collect());
     let mut buffer = RowBuffer::default();
     if WORLD
         .keys
@@ -158,15 +159,15 @@ fn open(bytes: &[u8], id: &[u8; 16]) {
     }
 }
 
-fn rows() -> impl Iterator<Item = Vec<u8>> {
+fn sealed_rows() -> impl Iterator<Item = Vec<u8>> {
     vectors(VECTORS)
         .into_iter()
         .filter(|vector| vector["kind"] == "row")
         .map(|vector| unhex(text(&vector, "row")))
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
-    let mut seeds: Vec<Seed> = rows()
+pub(crate) fn make_seeds() -> Vec<Seed> {
+    let mut seeds: Vec<Seed> = sealed_rows()
         .zip(1..)
         .map(|(row, at)| Seed::new(format!("vector-{at:02}"), &[0, 0], row))
         .collect();
@@ -196,7 +197,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     seeds
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     list([
         &[1u8, 0][..],
         &[1, 1],

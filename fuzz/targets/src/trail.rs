@@ -66,12 +66,13 @@ static WORLD: LazyLock<TrailKeys> = LazyLock::new(|| {
     let entries = std::fs::read_dir(&folder)
         .expect("a folder")
         .map(|entry| entry.expect("an entry"));
-    let read = |entry: std::fs::DirEntry| {
-        let name = entry.file_name().into_string().expect("a name");
-        (name.ends_with(".jsonl") || name == CHECKPOINT_FILE)
-            .then(|| (name, std::fs::read(entry.path()).expect("a file")))
-    };
-    let mut files: Vec<_> = entries.filter_map(read).collect();
+    let mut files: Vec<_> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().expect("a name");
+            (name.ends_with(".jsonl") || name == CHECKPOINT_FILE)
+                .then(|| (name, std::fs::read(entry.path()).expect("a file")))
+        })
+        .collect();
     files.sort();
     assert!(files.len() > 3, "a checkpoint and several segments");
     TrailKeys {
@@ -82,15 +83,13 @@ static WORLD: LazyLock<TrailKeys> = LazyLock::new(|| {
 });
 
 /// Changes one file of the log. Settings: file, operation, position, count; then bytes to insert.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     let TrailKeys { folder, files, key } = &*WORLD;
     let mut input = Input(input);
     let (name, original) = &files[usize::from(input.byte()) % files.len()];
-    let (operation, at, count) = (
-        input.byte() % 5,
-        usize::from(input.short()),
-        usize::from(input.byte()),
-    );
+    let operation = input.byte() % 5;
+    let at = usize::from(input.short());
+    let count = usize::from(input.byte());
     let at = at % (original.len() + 1);
     let end = (at + count).min(original.len());
     let changed = match operation {
@@ -98,7 +97,8 @@ pub(crate) fn run(input: &[u8]) {
         1 => original[..at].to_vec(),
         2 => {
             let mut lines: Vec<&[u8]> = original.split_inclusive(|byte| *byte == b'\n').collect();
-            let (one, other) = (at % lines.len(), count % lines.len());
+            let one = at % lines.len();
+            let other = count % lines.len();
             lines.swap(one, other);
             lines.concat()
         }
@@ -153,15 +153,14 @@ pub(crate) fn run(input: &[u8]) {
         );
     }
     let filter = Filter::default();
-    let mut show = |line: &[u8]| {
+    let _ = Follow::new(folder.clone()).poll(&mut |line: &[u8]| {
         let _ = filter.take(line);
         Ok(())
-    };
-    let _ = Follow::new(folder.clone()).poll(&mut show);
+    });
     std::fs::write(&path, original).expect("the original file");
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for file in 0..5 {
         seeds.push(Seed::new(
@@ -184,7 +183,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     seeds
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     list([
         "{\"seq\":",
         ",\"time\":\"",

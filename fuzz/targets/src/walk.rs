@@ -64,7 +64,8 @@ fn walk<T: Transform>(
     budgets: &[(u8, u16)],
 ) -> Walked<T::Error> {
     let mut walk = Walk::new(Arc::clone(setting.0), setting.1, setting.2);
-    let (mut out, mut budgets) = (Vec::new(), budgets.iter().cycle());
+    let mut out = Vec::new();
+    let mut budgets = budgets.iter().cycle();
     // A budget of zero fields and zero bytes makes no progress.
     let mut idle = 0;
     loop {
@@ -89,10 +90,11 @@ fn walk<T: Transform>(
 
 /// Walks over a document. Settings: flags, depth, bytes of output, budgets, paths up to a zero
 /// byte.
-pub(crate) fn run(input: &[u8]) {
+pub(crate) fn check_input(input: &[u8]) {
     let mut input = Input(input);
     let flags = input.byte();
-    let (depth_max, out_bytes_max) = (input.byte(), input.short());
+    let depth_max = input.byte();
+    let out_bytes_max = input.short();
     let budgets = input.list(|input| (input.byte(), input.short()));
     let paths = (flags & 1 != 0).then(|| input.until(0).split(|byte| *byte == b'\n').map(text));
     let document = input.0;
@@ -125,7 +127,8 @@ pub(crate) fn run(input: &[u8]) {
         out_bytes_max: usize::from(out_bytes_max),
         ..wide
     };
-    let (mut once, mut sliced) = (Mixed::default(), Mixed::default());
+    let mut once = Mixed::default();
+    let mut sliced = Mixed::default();
     let at_once = walk((&selection, containers, tight), document, &mut once, &[]);
     let in_slices = walk(
         (&selection, containers, tight),
@@ -142,7 +145,7 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-pub(crate) fn seeds() -> Vec<Seed> {
+pub(crate) fn make_seeds() -> Vec<Seed> {
     let documents = [
         r#"{"a":{"b":[1,2,{"c":"x"}]},"d":[[],{}],"e":-5}"#,
         r#"[[1,2.5],[true,null],["aa","bbb"]]"#,
@@ -178,7 +181,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     seeds
 }
 
-pub(crate) fn words() -> Vec<Vec<u8>> {
+pub(crate) fn dictionary_words() -> Vec<Vec<u8>> {
     let paths = [
         "$.", "$[", "[*]", "$..", "['", "']", ".a", "[0]", "\n$", "\u{81}", "\u{93}",
     ];

@@ -71,7 +71,8 @@ struct Generator<'a> {
 pub(crate) fn run(load: &Load, session: Session, live: Option<Live>) -> Result<Part, Fault> {
     host::wake_on_time();
     let nice = host::take_precedence();
-    let (tls, version) = (session.tls.clone(), session.version.clone());
+    let tls = session.tls.clone();
+    let version = session.version.clone();
     let mut generator = Generator::new(load, session, Clock::Since(Instant::now()));
     let marks = generator.drive(live)?;
     Ok(Part {
@@ -404,7 +405,8 @@ impl<'a> Generator<'a> {
             book.take(number, (stream, calls, pause), boundary, message);
         });
         if let Some(why) = stream.ended() {
-            let (lost, seconds) = (calls.under_way(), book.now() as f64 / SECOND);
+            let lost = calls.under_way();
+            let seconds = book.now() as f64 / SECOND;
             book.fault.get_or_insert(Fault::Lost(format!(
                 "connection {} of {count} ended after {seconds:.1} s with {lost} calls under way: {why}",
                 number + 1
@@ -419,7 +421,8 @@ impl<'a> Generator<'a> {
         if let ArrivalRule::Open { per_s, .. } = self.load.drive {
             let end = self.book.window.end as f64;
             while self.due < end && unsent < 1_000_000 {
-                let (due, kind) = (self.due as u64, self.draw() as u32);
+                let due = self.due as u64;
+                let kind = self.draw() as u32;
                 self.book.sent(kind, due, now);
                 self.book.failed(kind, due, now, "unsent");
                 self.due += self.gap();

@@ -117,7 +117,8 @@ impl Prober {
         let _ = self.runtime.block_on(self.client.health());
         let (ended, results) = channel();
         let report_every = self.settings.report_every;
-        let (stop, stopped) = (self.stop.0.clone(), &self.stop.1);
+        let stop = self.stop.0.clone();
+        let stopped = &self.stop.1;
         std::thread::scope(|scope| {
             let collector = scope.spawn(move || {
                 let totals = collect(&results, report_every, emit);
@@ -146,18 +147,14 @@ impl Prober {
             if !matches!(stopped.recv_timeout(wait), Err(RecvTimeoutError::Timeout)) {
                 return;
             }
-            let (client, metrics, ended) = (
-                self.client.clone(),
-                Arc::clone(&self.metrics),
-                ended.clone(),
-            );
-            let (app, limit) = (
-                settings.app.clone(),
-                TimeLimit {
-                    due,
-                    timeout: settings.timeout,
-                },
-            );
+            let client = self.client.clone();
+            let metrics = Arc::clone(&self.metrics);
+            let ended = ended.clone();
+            let app = settings.app.clone();
+            let limit = TimeLimit {
+                due,
+                timeout: settings.timeout,
+            };
             self.runtime.spawn(async move {
                 let late = due.elapsed();
                 let (outcome, why) = probe(&client, &app, &plain, limit).await;
@@ -305,7 +302,8 @@ fn collect(
     every: Duration,
     mut emit: impl FnMut(&ProbeReport) -> io::Result<()>,
 ) -> io::Result<Totals> {
-    let (mut totals, mut window) = (Totals::default(), ReportWindow::new());
+    let mut totals = Totals::default();
+    let mut window = ReportWindow::new();
     let mut began = Instant::now();
     loop {
         match results.recv_timeout((began + every).saturating_duration_since(Instant::now())) {

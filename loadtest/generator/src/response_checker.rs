@@ -171,7 +171,7 @@ impl Book {
         boundary: &FrameLayout,
         message: &[u8],
     ) {
-        let MessageHeader::Response { msgid } = boundary.head else {
+        let MessageHeader::Response { msgid } = boundary.header else {
             return end_by_notice(stream, message);
         };
         let Some(call) = calls.end(msgid) else {

@@ -82,7 +82,8 @@ pub(crate) fn verdict(sweep: &Sweep, target_per_s: f64) -> Result<String, Fault>
             "no rate was sent on time and answered; is the machine busy?".to_owned(),
         ));
     };
-    let (generator, rate) = (&run.generator, run.totals.ok_per_s);
+    let generator = &run.generator;
+    let rate = run.totals.ok_per_s;
     let said = format!(
         "{} frames/s of {} field sent on time over {} connections by {} processes: {} us of CPU for each, {} cores, so {} \
          frames/s a core; 99 of 100 sends at most {} us behind their time",

@@ -123,7 +123,8 @@ struct Search {
 impl Search {
     fn new(steps: Steps) -> Self {
         // The first rate around the knee is the bad rate that revealed it.
-        let (rising_left, around_left) = (steps.rates_max, steps.around + 1);
+        let rising_left = steps.rates_max;
+        let around_left = steps.around + 1;
         Self {
             steps,
             runs: Vec::new(),

@@ -75,7 +75,7 @@ impl Replies {
                 Scan::Message(boundary) => {
                     let message = &self.buffered[self.read..self.read + boundary.bytes];
                     replies.extend(
-                        read(message, boundary.head).map_err(|why| broken(why.to_string()))?,
+                        read(message, boundary.header).map_err(|why| broken(why.to_string()))?,
                     );
                     self.read += boundary.bytes;
                 }

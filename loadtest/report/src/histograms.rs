@@ -96,7 +96,8 @@ impl Spread {
         if self.0.is_empty() {
             return buckets;
         }
-        let (least, greatest) = (self.0.min().max(1) as f64, self.0.max().max(1) as f64);
+        let least = self.0.min().max(1) as f64;
+        let greatest = self.0.max().max(1) as f64;
         let wide = (greatest / least)
             .powf(1.0 / (BUCKETS_MAX - 2) as f64)
             .max(1.02);
@@ -228,15 +229,17 @@ impl RequestCounts {
     /// Returns the progress over time, for intervals of `interval_s` seconds and requests with
     /// `fields` fields.
     pub fn moments(&self, interval_s: f64, fields: u32) -> Vec<IntervalFigures> {
-        let moment = |(at, interval): (usize, &Interval)| IntervalFigures {
-            t_s: (at + 1) as f64 * interval_s,
-            ok: interval.ok,
-            errors: interval.errors,
-            p50_us: interval.latency.quantile_us(0.5),
-            p99_us: interval.latency.quantile_us(0.99),
-            fields_per_s: interval.ok as f64 * f64::from(fields) / interval_s,
-        };
-        self.intervals.iter().enumerate().map(moment).collect()
+        let figures = self.intervals.iter().enumerate();
+        figures
+            .map(|(at, interval)| IntervalFigures {
+                t_s: (at + 1) as f64 * interval_s,
+                ok: interval.ok,
+                errors: interval.errors,
+                p50_us: interval.latency.quantile_us(0.5),
+                p99_us: interval.latency.quantile_us(0.99),
+                fields_per_s: interval.ok as f64 * f64::from(fields) / interval_s,
+            })
+            .collect()
     }
 }
 
@@ -271,13 +274,12 @@ mod tests {
 
     #[test]
     fn a_part_that_travelled_adds_up_as_if_it_had_stayed() {
-        let (one, two) = (
-            spread((1..5_000).map(|n| n * 777)),
-            spread((1..3_000).map(|n| n * n)),
-        );
+        let one = spread((1..5_000).map(|n| n * 777));
+        let two = spread((1..3_000).map(|n| n * n));
         let travelled: Spread =
             serde_json::from_str(&serde_json::to_string(&two).unwrap()).unwrap();
-        let (mut here, mut there) = (one.clone(), one);
+        let mut here = one.clone();
+        let mut there = one;
         here.add(&two);
         there.add(&travelled);
         assert_eq!(Buckets::from(here), Buckets::from(there));

@@ -91,25 +91,28 @@ fn folder(output: &Path) -> io::Result<PathBuf> {
 }
 
 fn read(file: &Path, folder: &Path) -> io::Result<ReportPage> {
-    let read = || {
-        let mut text = String::new();
-        File::open(file)?
-            .take(FILE_BYTES_MAX + 1)
-            .read_to_string(&mut text)?;
-        if text.len() as u64 > FILE_BYTES_MAX {
-            return Err(io::Error::other(format!(
-                "has more than {FILE_BYTES_MAX} bytes"
-            )));
-        }
-        let figures = Figures::parse(&text)?;
-        Ok(ReportPage {
-            name: file.display().to_string(),
-            link: link(&file.canonicalize()?, folder),
-            text,
-            figures,
-        })
-    };
-    read().map_err(|error| named(file, error))
+    read_unnamed(file, folder).map_err(|error| named(file, error))
+}
+
+/// Reads a results file. Errors do not name the file.
+fn read_unnamed(file: &Path, folder: &Path) -> io::Result<ReportPage> {
+    let mut text = String::new();
+    File::open(file)?
+        .take(FILE_BYTES_MAX + 1)
+        .read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::Error::other(format!(
+            "has more than {FILE_BYTES_MAX} bytes"
+        )));
+    }
+
+    let figures = Figures::parse(&text)?;
+    Ok(ReportPage {
+        name: file.display().to_string(),
+        link: link(&file.canonicalize()?, folder),
+        text,
+        figures,
+    })
 }
 
 fn named(file: &Path, error: io::Error) -> io::Error {

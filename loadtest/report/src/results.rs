@@ -30,11 +30,9 @@ impl Figures {
     /// Fails if the file cannot be read or its schema is unknown to this build. The error names the
     /// file.
     pub fn read(file: &Path) -> io::Result<Self> {
-        let named =
-            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
         fs::read_to_string(file)
             .and_then(|text| Self::parse(&text))
-            .map_err(named)
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))
     }
 
     /// Parses a results file from text.

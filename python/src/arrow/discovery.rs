@@ -30,12 +30,19 @@ const SAMPLES: std::ops::RangeInclusive<usize> = 10..=10_000;
 #[pyclass(frozen, get_all, module = "sealwire.arrow", skip_from_py_object)]
 #[derive(Clone)]
 pub(crate) struct DiscoveredField {
+    /// The path of the column in the grammar of rules, such as `$.address.street`.
     field: String,
+    /// `sensitive`: a rule masks the column. `uncertain`: a person must decide. Or `harmless`.
     verdict: &'static str,
+    /// The category of data, such as `email`, or `None`.
     category: Option<&'static str>,
+    /// The confidence of the judgement, from 0 to 1.
     confidence: f64,
+    /// The reasons, without values.
     evidence: Vec<String>,
+    /// The function of the rule, or the proposed function of an uncertain column.
     mask: Option<String>,
+    /// Number of values that were judged.
     values: usize,
 }
 
@@ -58,7 +65,7 @@ impl Discovery {
     /// Returns all columns, in the order of the schema.
     #[getter]
     fn fields(&self) -> Vec<DiscoveredField> {
-        let field = |field: &sealwire_discover::DiscoveredField| DiscoveredField {
+        let fields = self.0.fields.iter().map(|field| DiscoveredField {
             field: field.field.clone(),
             verdict: field.verdict.name(),
             category: field.category.map(sealwire_discover::Category::name),
@@ -66,8 +73,8 @@ impl Discovery {
             evidence: field.evidence.clone(),
             mask: field.mask.clone(),
             values: field.values,
-        };
-        self.0.fields.iter().map(field).collect()
+        });
+        fields.collect()
     }
 
     /// Returns notes for the reader.
@@ -248,7 +255,8 @@ impl EngineTrial<'_, '_> {
         let columns = std::slice::from_ref(column);
         let (document, _) = payload(columns, |_| None);
         self.running.count_values(column.count);
-        let (running, retry_timeout) = (&self.running, self.retry_timeout);
+        let running = &self.running;
+        let retry_timeout = self.retry_timeout;
         match running.wait(
             py,
             request.send_paced(running, retry_timeout, &document, None),

@@ -108,10 +108,8 @@ impl ArrowData {
             )?
             .into_any()),
             (Kind::Column, 1) => {
-                let (field, values) = (
-                    FieldRef::clone(&schema.fields()[0]),
-                    ArrayRef::clone(batches[0].column(0)),
-                );
+                let field = FieldRef::clone(&schema.fields()[0]);
+                let values = ArrayRef::clone(batches[0].column(0));
                 Ok(Bound::new(py, ArrowColumn { field, values })?.into_any())
             }
             _ => Ok(Bound::new(py, ArrowTable { schema, batches })?.into_any()),

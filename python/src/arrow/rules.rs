@@ -66,13 +66,13 @@ impl Rules {
     #[pyo3(signature = (text, files=None))]
     fn new(text: String, files: Option<HashMap<String, String>>) -> PyResult<Self> {
         let files = files.unwrap_or_default();
-        let read = |name: &str| {
+        let rules = Self::parse(text, |name| {
             files
                 .get(name)
                 .cloned()
                 .ok_or_else(|| format!("files has no {name}"))
-        };
-        Self::parse(text, read).map_err(PyValueError::new_err)
+        });
+        rules.map_err(PyValueError::new_err)
     }
 
     /// Reads a file of rules, and the lists that it names.
@@ -81,10 +81,10 @@ impl Rules {
         let text = read_file(&path)
             .map_err(|error| PyValueError::new_err(format!("{}: {error}", path.display())))?;
         let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-        let read =
-            |name: &str| read_file(&folder.join(name)).map_err(|error| format!("{name}: {error}"));
-        Self::parse(text, read)
-            .map_err(|error| PyValueError::new_err(format!("{}: {error}", path.display())))
+        let rules = Self::parse(text, |name| {
+            read_file(&folder.join(name)).map_err(|error| format!("{name}: {error}"))
+        });
+        rules.map_err(|error| PyValueError::new_err(format!("{}: {error}", path.display())))
     }
 
     fn __getnewargs__(&self) -> (String, HashMap<String, String>) {
@@ -97,12 +97,12 @@ impl Rules {
 
     /// Returns the target of each rule: `path`, `column` or `kind`, and the text.
     fn targets(&self) -> Vec<(&'static str, String)> {
-        let of = |target: &Target| match target {
+        let targets = self.rules.iter().map(|rule| match &rule.target {
             Target::Path(path) => ("path", path.clone()),
             Target::Column(column) => ("column", column.clone()),
             Target::Kind(kind) => ("kind", kind.to_string()),
-        };
-        self.rules.iter().map(|rule| of(&rule.target)).collect()
+        });
+        targets.collect()
     }
 
     /// Resolves the rules for a schema with the Arrow PyCapsule interface. Returns for each leaf
@@ -165,7 +165,8 @@ pub(crate) fn mask_by_rules<'py>(
     let batching = Batching::read("mask", batching)?;
     let running = client.running(py)?;
     let data = ArrowData::import(data)?;
-    let (schema, mut batches) = (data.schema(), data.batches());
+    let schema = data.schema();
+    let mut batches = data.batches();
     let rules = &rules.rules;
     let plans = resolve(rules, &schema).map_err(resolve_error)?;
     let masked = plans

@@ -17,7 +17,7 @@ use sealwire_wire::{DELAY_S_DEFAULT, DELAY_S_MAX};
 use zeroize::Zeroizing;
 
 use super::Failure;
-use super::operator::{ControlTarget, EngineArgs, TargetArgs, explained, export};
+use super::operator::{ControlTarget, EngineArgs, TargetArgs, explain_error, export_records};
 use sealwire_service::trusted_file::FileKind;
 
 /// Arguments of `apps`.
@@ -43,7 +43,7 @@ enum AppsCommand {
         /// Rotate only the key of this suite: p256-psk, p256, xaes, secp256k1-psk, secp256k1 or,
         /// experimental, p256-mlkem768. Creates the first key of a suite that the app has no key of
         /// [default: the key of each suite that the app has keys of]
-        #[arg(long, value_parser = suite)]
+        #[arg(long, value_parser = parse_suite)]
         suite: Option<Suite>,
         /// Rotate the key that seals the values of tokens instead of the key of a suite
         #[arg(long, conflicts_with = "suite")]
@@ -116,7 +116,7 @@ struct ImportArgs {
     #[arg(long, value_parser = suite_of_key_pairs)]
     suite: Suite,
     /// The private key: PEM without a password (SEC 1 or PKCS #8), or its 32 bytes in hexadecimal
-    /// or base64; `-` reads standard input. Other users must not be able to read the file
+    /// or base64; `-` reads standard input. The file must not be readable by other users
     #[arg(long, value_name = "FILE")]
     key_file: PathBuf,
     /// Also seal with this key from now on, as after `rotate`. Without this option the key only
@@ -132,22 +132,20 @@ struct ImportArgs {
 #[group(required = true, multiple = true)]
 struct SettingArgs {
     /// Allow requests with key scope `epoch`, which share one ephemeral key per suite for this many
-    /// milliseconds, 1 to
-    /// 15000. A request with few fields then takes a fraction of the CPU time, but a leaked
-    ///        ephemeral key exposes all
-    /// fields sealed under it. 0 forbids such requests
+    /// milliseconds, 1 to 15000. A request with few fields then takes a fraction of the CPU time,
+    /// but a leaked ephemeral key exposes all fields sealed under it. 0 forbids such requests
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=i64::from(EpochLifetime::MS_MAX)))]
     epoch_ms: Option<u32>,
-    /// Format for requests that name no format: native or evervault
-    #[arg(long, value_parser = format)]
+    /// Format for requests without a format: native or evervault
+    #[arg(long, value_parser = parse_format)]
     format: Option<Format>,
-    /// Suite for requests that name no suite: p256-psk, p256, xaes, secp256k1-psk, secp256k1 or
+    /// Suite for requests without a suite: p256-psk, p256, xaes, secp256k1-psk, secp256k1 or
     /// p256-mlkem768. The app must have a key of it. All engines must be new enough to know it
-    #[arg(long, value_name = "SUITE", value_parser = suite)]
+    #[arg(long, value_name = "SUITE", value_parser = parse_suite)]
     write_suite: Option<Suite>,
     /// Suites whose envelopes open and which requests may name, with commas between. Rewrap all
     /// data of a suite before you leave it out
-    #[arg(long, value_name = "SUITES", value_parser = suite, value_delimiter = ',')]
+    #[arg(long, value_name = "SUITES", value_parser = parse_suite, value_delimiter = ',')]
     read_suites: Option<Vec<Suite>>,
 }
 
@@ -171,7 +169,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         AppsCommand::Create { name, target } => {
             let change =
                 target.run(async |control| control.change_app(name, AppOperation::Create).await)?;
-            print(target.engine.json, change.app.as_slice())
+            print_apps(target.engine.json, change.app.as_slice())
         }
         AppsCommand::Rotate {
             name,
@@ -179,24 +177,24 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             suite,
             target,
             ..
-        } => rotate(name, &[outside_kind(suite.unwrap_or(Suite::P256))?], target),
+        } => rotate_keys(name, &[outside_kind(suite.unwrap_or(Suite::P256))?], target),
         AppsCommand::Rotate {
             name,
             token: true,
             target,
             ..
-        } => rotate(name, &[RotateKind::Token], target),
+        } => rotate_keys(name, &[RotateKind::Token], target),
         AppsCommand::Rotate {
             name,
             suite: Some(suite),
             target,
             ..
-        } => rotate(name, &[rotate_kind(*suite)], target),
-        AppsCommand::Rotate { name, target, .. } => rotate(name, &[], target),
+        } => rotate_keys(name, &[rotate_kind(*suite)], target),
+        AppsCommand::Rotate { name, target, .. } => rotate_keys(name, &[], target),
         AppsCommand::PublicKeys { name, engine } => {
             super::public_keys::run_as_operator(name, engine)
         }
-        AppsCommand::Import(args) => import(args),
+        AppsCommand::Import(args) => import_key(args),
         AppsCommand::Disable(args) => args.change(|key| AppOperation::Disable { key }),
         AppsCommand::Enable(args) => args.change(|key| AppOperation::Enable { key }),
         AppsCommand::Delete { args, delay_s } => args.change(|key| AppOperation::Delete {
@@ -222,9 +220,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 read_suites,
             };
             let change = target.run(async |control| control.change_app(name, operation).await)?;
-            print(target.engine.json, change.app.as_slice())
+            print_apps(target.engine.json, change.app.as_slice())
         }
-        AppsCommand::List { target } => print(
+        AppsCommand::List { target } => print_apps(
             target.engine.json,
             &target.run(async |control| control.apps().await)?,
         ),
@@ -232,12 +230,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn format(name: &str) -> Result<Format, String> {
+fn parse_format(name: &str) -> Result<Format, String> {
     let found = Format::from_name(name).filter(|format| *format != Format::EvervaultBare);
     found.ok_or_else(|| "the format must be native or evervault".into())
 }
 
-fn suite(name: &str) -> Result<Suite, String> {
+fn parse_suite(name: &str) -> Result<Suite, String> {
     Suite::from_name(name).ok_or_else(|| {
         "the suites are p256-psk, p256, xaes, secp256k1-psk, secp256k1 and p256-mlkem768".into()
     })
@@ -263,7 +261,7 @@ fn key_id(id: &str) -> Result<String, String> {
 
 /// Rotates the given kinds of key, or without any kind the key of each suite of the app. Prints the
 /// new keys.
-fn rotate(name: &str, kinds: &[RotateKind], target: &TargetArgs) -> Result<(), Failure> {
+fn rotate_keys(name: &str, kinds: &[RotateKind], target: &TargetArgs) -> Result<(), Failure> {
     if !kinds.is_empty() {
         let changes = target.run(async |control| {
             let mut changes = Vec::new();
@@ -279,7 +277,8 @@ fn rotate(name: &str, kinds: &[RotateKind], target: &TargetArgs) -> Result<(), F
         return print_keys(target.engine.json, &changes);
     }
     let (changes, failed) = target.run(async |control| {
-        let (suites, mut changes) = (suites(&control, name).await?, Vec::new());
+        let suites = suites_of_app(&control, name).await?;
+        let mut changes = Vec::new();
         for (done, &suite) in suites.iter().enumerate() {
             match control
                 .change_app(
@@ -306,7 +305,7 @@ fn rotate(name: &str, kinds: &[RotateKind], target: &TargetArgs) -> Result<(), F
     if !changes.is_empty() {
         print_keys(target.engine.json, &changes)?;
     }
-    Err(rotation_ended(&explained(failure).to_string(), suite, &left).into())
+    Err(rotation_ended(&explain_error(failure).to_string(), suite, &left).into())
 }
 
 /// Returns the error of a rotation of several suites that stopped at one suite.
@@ -326,18 +325,18 @@ fn rotation_ended(error: &str, suite: Suite, left: &[Suite]) -> String {
 }
 
 /// Returns the suites that an app has keys of.
-async fn suites(control: &ControlTarget, name: &str) -> Result<Vec<Suite>, Failure> {
+async fn suites_of_app(control: &ControlTarget, name: &str) -> Result<Vec<Suite>, Failure> {
     let apps = control.apps().await?;
     let app = apps
         .iter()
         .find(|app| app.app == name)
         .ok_or_else(|| format!("there is no app {name}"))?;
-    let has = |suite: &&Suite| {
+    let suites = Suite::ALL.iter().copied().filter(|suite| {
         app.keys
             .iter()
             .any(|key| key.suite == suite.name() && !key.outside)
-    };
-    Ok(Suite::ALL.iter().filter(has).copied().collect())
+    });
+    Ok(suites.collect())
 }
 
 fn rotate_kind(suite: Suite) -> RotateKind {
@@ -363,16 +362,15 @@ fn outside_kind(suite: Suite) -> Result<RotateKind, Failure> {
     }
 }
 
-fn import(args: &ImportArgs) -> Result<(), Failure> {
+fn import_key(args: &ImportArgs) -> Result<(), Failure> {
     if Pem::is_content(&args.key_file) {
         return Err(
             "the private key must be in a file or come from standard input (-): other users can read arguments".into(),
         );
     }
-    let with_file_name =
-        |error: Failure| -> Failure { format!("{}: {error}", args.key_file.display()).into() };
-    let key = read_key(&args.key_file).map_err(with_file_name)?;
-    let text = std::str::from_utf8(&key).map_err(|_| with_file_name("not a private key".into()))?;
+    let file = args.key_file.display();
+    let key = read_key(&args.key_file).map_err(|error| format!("{file}: {error}"))?;
+    let text = std::str::from_utf8(&key).map_err(|_| format!("{file}: not a private key"))?;
     let operation = AppOperation::Import {
         suite: args.suite,
         private_key: Secret(text),
@@ -422,7 +420,7 @@ impl AppOrKeyArgs {
         if self.key_id.is_some() {
             return print_keys(self.target.engine.json, &[change]);
         }
-        print(self.target.engine.json, change.app.as_slice())
+        print_apps(self.target.engine.json, change.app.as_slice())
     }
 }
 
@@ -431,7 +429,7 @@ fn write_export(file: &Path, engine: &EngineArgs) -> Result<(), Failure> {
         return Err(format!("{}: exists and is not overwritten", file.display()).into());
     }
     engine.run(async |client| {
-        let exported = export(&client).await?;
+        let exported = export_records(&client).await?;
         let records = exported.records.into_iter().map(|record| (record.key, record.record.into_bytes())).collect();
         let snapshot = Snapshot { generation: exported.generation, records };
         FileStore::open(file)?.replace(0, &snapshot).await?;
@@ -454,17 +452,14 @@ fn warn_about_active_keys(app: &App, changed_key: &str) {
     let Some(key) = app.keys.iter().find(|key| key.id == changed_key) else {
         return;
     };
-    let (app_name, suite) = (&app.app, &key.suite);
-    let is_alike = |other: &&Key| other.suite == *suite && other.outside == key.outside;
-    let of_suite = || {
-        app.keys
-            .iter()
-            .filter(is_alike)
-            .filter(|other| other.state == "active")
-    };
-    let active = of_suite().count();
+    let app_name = &app.app;
+    let suite = &key.suite;
+    let active_keys = app.keys.iter().filter(|other| {
+        other.suite == *suite && other.outside == key.outside && other.state == "active"
+    });
+    let active = active_keys.clone().count();
     if key.outside {
-        if of_suite().next().is_none() {
+        if active == 0 {
             errln!(
                 "{app_name} publishes no key of suite {suite} now: `apps rotate {app_name} --outside --suite {suite}` creates one"
             );
@@ -480,7 +475,7 @@ fn warn_about_active_keys(app: &App, changed_key: &str) {
              with all of them; disable the keys that no data needs"
         );
     }
-    if key.state != "active" && !of_suite().any(|key| key.seals) {
+    if key.state != "active" && !active_keys.clone().any(|key| key.seals) {
         errln!(
             "{app_name} has no active key of suite {suite} now: requests to encrypt with {suite} fail with not_found \
              until a key is created or enabled"
@@ -490,29 +485,27 @@ fn warn_about_active_keys(app: &App, changed_key: &str) {
 
 /// Prints the changed app, with only its changed keys.
 fn print_keys(as_json: bool, changes: &[AppChanged]) -> Result<(), Failure> {
-    let is_changed = |id: &str| {
-        changes
-            .iter()
-            .any(|change| change.key.as_deref() == Some(id))
-    };
-    let Some(mut app) = changes.last().and_then(|change| change.app.clone()) else {
-        return print(as_json, &[]);
-    };
-    changes
+    let changed_keys: Vec<&str> = changes
         .iter()
         .filter_map(|change| change.key.as_deref())
-        .for_each(|key| warn_about_active_keys(&app, key));
-    app.keys.retain(|key| is_changed(&key.id));
+        .collect();
+    let Some(mut app) = changes.last().and_then(|change| change.app.clone()) else {
+        return print_apps(as_json, &[]);
+    };
+    for key in &changed_keys {
+        warn_about_active_keys(&app, key);
+    }
+    app.keys.retain(|key| changed_keys.contains(&&*key.id));
     app.token_keys
-        .retain(|key| is_changed(&token_key_id(key.version)));
-    print(as_json, &[app])
+        .retain(|key| changed_keys.contains(&&*token_key_id(key.version)));
+    print_apps(as_json, &[app])
 }
 
 fn token_key_id(version: u32) -> String {
     format!("token-{version}")
 }
 
-fn print(as_json: bool, apps: &[App]) -> Result<(), Failure> {
+fn print_apps(as_json: bool, apps: &[App]) -> Result<(), Failure> {
     if as_json {
         outln!("{}", serde_json::to_string(apps)?);
         return Ok(());
@@ -533,19 +526,6 @@ fn print(as_json: bool, apps: &[App]) -> Result<(), Failure> {
         } else {
             format!(", app {}", app.state)
         };
-        let print_key = |key_of: &str, version: u32, id: &str, state: &str| {
-            let App {
-                app: name,
-                format,
-                write_suite,
-                epoch_ms,
-                ..
-            } = app;
-            outln!(
-                "{name:<24} {format:<10} {write_suite:<13} {epoch_ms:<8} {key_of:<13} {version:<8} {id:<11} \
-                 {state}{app_state}"
-            );
-        };
         for key in &app.keys {
             let opens_only = match key {
                 Key { outside: true, .. } => ", outside",
@@ -558,17 +538,39 @@ fn print(as_json: bool, apps: &[App]) -> Result<(), Failure> {
                 ", suite off"
             };
             print_key(
+                app,
                 &key.suite,
                 key.version,
                 &key.id,
-                &format!("{}{opens_only}{suite_off}", key.state),
+                &format!("{}{opens_only}{suite_off}{app_state}", key.state),
             );
         }
         for key in &app.token_keys {
-            print_key("token", key.version, &token_key_id(key.version), &key.state);
+            let state = format!("{}{app_state}", key.state);
+            print_key(
+                app,
+                "token",
+                key.version,
+                &token_key_id(key.version),
+                &state,
+            );
         }
     }
     Ok(())
+}
+
+/// Prints the line of one key.
+fn print_key(app: &App, key_of: &str, version: u32, id: &str, state: &str) {
+    let App {
+        app: name,
+        format,
+        write_suite,
+        epoch_ms,
+        ..
+    } = app;
+    outln!(
+        "{name:<24} {format:<10} {write_suite:<13} {epoch_ms:<8} {key_of:<13} {version:<8} {id:<11} {state}"
+    );
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ enum AuditCommand {
     Verify {
         #[command(flatten)]
         place: AuditSource,
-        /// First record to verify. Its whole file is verified; records before it need not exist
+        /// First record to verify, with all records of the same file; earlier files need not exist
         #[arg(long, value_name = "SEQ")]
         from: Option<u64>,
         /// Last record to verify; the end of the trail is then not checked
@@ -56,7 +56,7 @@ enum AuditCommand {
         /// Verify without the key: only check that each record follows from the one before
         #[arg(long)]
         plain: bool,
-        /// Say the result in JSON
+        /// Print the result as JSON
         #[arg(long)]
         json: bool,
     },
@@ -65,7 +65,7 @@ enum AuditCommand {
         #[command(flatten)]
         place: AuditSource,
         #[command(flatten)]
-        wanted: Wanted,
+        wanted: RecordFilterArgs,
         /// Only the last records, at most this many
         #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=TAIL_MAX))]
         tail: Option<u64>,
@@ -80,8 +80,8 @@ enum AuditCommand {
     /// not reported as missing
     ///
     /// Segments are verified before they are moved. An authenticated statement stays behind. The
-    /// other folder is a trail of its own: it verifies by itself and takes what is moved later. The
-    /// engine may run. Killed at any point, it loses nothing: run it again.
+    /// other folder is a separate trail, which verifies by itself and receives later moves. The
+    /// engine can run meanwhile. If the command is killed, no record is lost: run it again.
     Archive {
         #[command(flatten)]
         place: AuditSource,
@@ -90,12 +90,12 @@ enum AuditCommand {
         to: PathBuf,
         /// Only segments with all records older than this: 2026-11-22T00:34:24Z, or 90s, 15m, 2h,
         /// 7d ago [default: all but the last]
-        #[arg(long, value_name = "TIME", value_parser = moment)]
+        #[arg(long, value_name = "TIME", value_parser = parse_time)]
         before: Option<Timestamp>,
         /// Also move segments that do not verify; `audit verify` reports them from then on
         #[arg(long)]
         despite_findings: bool,
-        /// Say the result in JSON
+        /// Print the result as JSON
         #[arg(long)]
         json: bool,
     },
@@ -124,8 +124,8 @@ pub(super) struct AuditSource {
 
 /// Selects the records to show. A record must match all given filters.
 #[derive(Debug, clap::Args)]
-struct Wanted {
-    /// Only records of this principal, by its whole name
+struct RecordFilterArgs {
+    /// Only records of this principal, by its full name
     #[arg(long, value_name = "NAME")]
     principal: Option<String>,
     /// Only records of this app
@@ -148,10 +148,10 @@ struct Wanted {
     #[arg(long, value_name = "KIND")]
     event: Option<String>,
     /// No records before this time: 2026-11-22T00:34:24Z, or 90s, 15m, 2h, 7d ago
-    #[arg(long, value_name = "TIME", value_parser = moment)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     since: Option<Timestamp>,
     /// No records after this time
-    #[arg(long, value_name = "TIME", value_parser = moment)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     until: Option<Timestamp>,
 }
 
@@ -165,8 +165,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             plain,
             json,
         } => {
-            let (folder, key) = place.find(!plain)?;
-            let report = verified(
+            let (folder, key) = place.open(!plain)?;
+            let report = verify_trail(
                 &folder,
                 key.as_ref(),
                 Range {
@@ -178,12 +178,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             if *json {
                 outln!("{}", of_report(&folder, &report));
             } else {
-                say(&folder, &report);
+                print_report(&folder, &report);
             }
             if report.is_sound() {
                 Ok(())
             } else {
-                Err(summary(&report).into())
+                Err(summary_of(&report).into())
             }
         }
         AuditCommand::Show {
@@ -193,8 +193,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             follow,
             json,
         } => {
-            let (folder, _) = place.find(false)?;
-            Ok(show(folder, &wanted.filter(), *tail, *follow, *json)?)
+            let (folder, _) = place.open(false)?;
+            Ok(show_records(
+                folder,
+                &wanted.to_filter(),
+                *tail,
+                *follow,
+                *json,
+            )?)
         }
         AuditCommand::Archive {
             place,
@@ -203,24 +209,23 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             despite_findings,
             json,
         } => {
-            let (folder, key) = place.find(true)?;
+            let (folder, key) = place.open(true)?;
             let key =
                 key.ok_or("the key is needed: --config names the configuration that has it")?;
-            let (to, despite_findings) = (to.clone(), *despite_findings);
-            archived(
+            archive_segments(
                 &Move {
                     folder,
-                    to,
+                    to: to.clone(),
                     before: *before,
-                    despite_findings,
+                    despite_findings: *despite_findings,
                 },
                 &key,
                 *json,
             )
         }
         AuditCommand::Checkpoint { place, json } => {
-            let (folder, key) = place.find(true)?;
-            head(&folder, key.as_ref(), *json)
+            let (folder, key) = place.open(true)?;
+            print_checkpoint(&folder, key.as_ref(), *json)
         }
     }
 }
@@ -231,7 +236,7 @@ impl AuditSource {
     }
 
     /// Returns the folder and, if `keyed` and a configuration is used, the key.
-    fn find(&self, keyed: bool) -> Result<(PathBuf, Option<AuditKey>), Failure> {
+    fn open(&self, keyed: bool) -> Result<(PathBuf, Option<AuditKey>), Failure> {
         let config = match (&self.config, &self.folder) {
             (None, Some(_)) => None,
             (file, _) => {
@@ -246,8 +251,8 @@ impl AuditSource {
             .folder
             .clone()
             .or_else(|| config.as_ref()?.audit.folder.clone());
-        let folder =
-            folder.ok_or("audit.folder is empty in this configuration: there is no audit trail")?;
+        let folder = folder
+            .ok_or("audit.folder is not set in this configuration, so it has no audit trail")?;
         let key = match config.filter(|_| keyed) {
             Some(config) => {
                 let runtime = tokio::runtime::Builder::new_current_thread()
@@ -271,14 +276,15 @@ pub(super) fn print_selected(
     filter: &Filter,
     json: bool,
 ) -> Result<usize, Failure> {
-    let (folder, _) = source.find(false)?;
-    let (mut out, mut count) = (BufWriter::new(sealwire_service::output::Output), 0);
+    let (folder, _) = source.open(false)?;
+    let mut out = BufWriter::new(sealwire_service::output::Output);
+    let mut count = 0;
     Follow::new(folder).poll(&mut |line| {
-        let Some(shown) = filter.take(line) else {
+        let Some(record) = filter.take(line) else {
             return Ok(());
         };
         count += 1;
-        print(&mut out, line, &shown, json)
+        print_record(&mut out, line, &record, json)
     })?;
     out.flush()?;
     Ok(count)
@@ -286,7 +292,7 @@ pub(super) fn print_selected(
 
 /// Returns the records of a trail that a filter selects.
 pub(super) fn selected(source: &AuditSource, filter: &Filter) -> Result<Vec<RecordView>, Failure> {
-    let (folder, _) = source.find(false)?;
+    let (folder, _) = source.open(false)?;
     let mut records = Vec::new();
     Follow::new(folder).poll(&mut |line| {
         records.extend(filter.take(line));
@@ -295,8 +301,8 @@ pub(super) fn selected(source: &AuditSource, filter: &Filter) -> Result<Vec<Reco
     Ok(records)
 }
 
-impl Wanted {
-    fn filter(&self) -> Filter {
+impl RecordFilterArgs {
+    fn to_filter(&self) -> Filter {
         Filter {
             principal: self.principal.clone(),
             app: self.app.clone(),
@@ -312,34 +318,39 @@ impl Wanted {
 }
 
 /// Parses a time, or an age such as `15m`.
-fn moment(text: &str) -> Result<Timestamp, String> {
+fn parse_time(text: &str) -> Result<Timestamp, String> {
     if let Ok(time) = OffsetDateTime::parse(text, &Rfc3339) {
         return Ok(Timestamp::of(time.into()));
     }
-    let wrong =
-        || "must be such as 2026-11-22T00:34:24Z, or 90s, 15m, 2h, 7d for so long ago".to_owned();
-    let unit = match text.as_bytes().last() {
-        Some(b's') => 1,
-        Some(b'm') => 60,
-        Some(b'h') => 3_600,
-        Some(b'd') => 86_400,
-        _ => return Err(wrong()),
-    };
-    let count: u64 = text[..text.len() - 1].parse().map_err(|_| wrong())?;
-    let ago = Duration::from_secs(count.checked_mul(unit).ok_or_else(wrong)?);
-    SystemTime::now()
-        .checked_sub(ago)
+    parse_age(text)
+        .and_then(|age| SystemTime::now().checked_sub(age))
         .map(Timestamp::of)
-        .ok_or_else(wrong)
+        .ok_or_else(|| {
+            "must be a time such as 2026-11-22T00:34:24Z, or an age such as 90s, 15m, 2h or 7d"
+                .to_owned()
+        })
 }
 
-fn verified(
+/// Parses a number of seconds, minutes, hours or days.
+fn parse_age(text: &str) -> Option<Duration> {
+    let unit = match text.as_bytes().last()? {
+        b's' => 1,
+        b'm' => 60,
+        b'h' => 3_600,
+        b'd' => 86_400,
+        _ => return None,
+    };
+    let count: u64 = text[..text.len() - 1].parse().ok()?;
+    count.checked_mul(unit).map(Duration::from_secs)
+}
+
+fn verify_trail(
     folder: &Path,
     key: Option<&AuditKey>,
     range: Range,
     expect: &[Anchor],
 ) -> Result<Report, Failure> {
-    let bar = bar("verified");
+    let bar = progress_bar("verified");
     let report = verify(folder, key, range, expect, &mut |done, all| {
         show_progress(&bar, done, all)
     });
@@ -347,8 +358,8 @@ fn verified(
     Ok(report?)
 }
 
-fn archived(this: &Move, key: &AuditKey, json: bool) -> Result<(), Failure> {
-    let bar = bar("verified and moved");
+fn archive_segments(this: &Move, key: &AuditKey, json: bool) -> Result<(), Failure> {
+    let bar = progress_bar("verified and moved");
     let moved = archive(this, key, &mut |done, all| show_progress(&bar, done, all));
     bar.finish_and_clear();
     let Moved {
@@ -357,19 +368,22 @@ fn archived(this: &Move, key: &AuditKey, json: bool) -> Result<(), Failure> {
         records,
         findings,
     } = moved?;
-    let (from, to) = (this.folder.display(), this.to.display());
+    let from = this.folder.display();
+    let to = this.to.display();
     if json {
-        let said = json!({
+        let values = json!({
             "folder": this.folder, "to": this.to, "files": segments, "bytes": bytes, "first": records.map(|records| records.0),
             "last": records.map(|records| records.1), "findings": findings,
         });
-        outln!("{said}");
+        outln!("{values}");
     } else if let Some((first, last)) = records {
         outln!(
             "{from}: records {first} to {last}, {segments} files, {bytes} bytes, are in {to} now"
         );
         if findings > 0 {
-            outln!("{findings} findings in them; `sealwire audit verify` says so from now on");
+            outln!(
+                "{findings} findings in these records; `sealwire audit verify` reports them from now on"
+            );
         }
     } else {
         outln!("{from}: nothing to move; the segment that is written always stays");
@@ -377,7 +391,7 @@ fn archived(this: &Move, key: &AuditKey, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn bar(done: &str) -> ProgressBar {
+fn progress_bar(done: &str) -> ProgressBar {
     let bar = if io::stderr().is_terminal() {
         ProgressBar::new(0)
     } else {
@@ -396,7 +410,7 @@ fn show_progress(bar: &ProgressBar, done: u64, all: u64) {
     bar.set_position(done);
 }
 
-fn say(folder: &Path, report: &Report) {
+fn print_report(folder: &Path, report: &Report) {
     let Report {
         first,
         last,
@@ -416,22 +430,24 @@ fn say(folder: &Path, report: &Report) {
     );
     match report.archived {
         Some(Anchor { seq, hash }) => outln!("archived: records up to {seq}:{hash}"),
-        None if !report.from_beginning => outln!("what came before record {first} is not here"),
+        None if !report.from_beginning => outln!("records before {first} are not in this folder"),
         None => (),
     }
     if !report.keyed {
-        outln!("without the key: who rewrote every line is not found out; --config names the key");
+        outln!(
+            "verified without the key: a trail whose lines were all rewritten is not detected; --config names the key"
+        );
     }
     match report.head {
-        CheckpointResult::NotChecked => outln!("the end of the trail was not asked"),
+        CheckpointResult::NotChecked => outln!("the end of the trail was not checked"),
         CheckpointResult::Found { behind } if behind > 0 => {
-            outln!("{behind} records after the checkpoint: written since, or by a kill")
+            outln!("{behind} records follow the checkpoint: written since, or before a kill")
         }
         CheckpointResult::Found { .. } | CheckpointResult::Invalid => (),
     }
     if report.torn_bytes > 0 {
         outln!(
-            "{} bytes at the end are no whole line: written now, or torn by a kill",
+            "{} bytes at the end are an incomplete line: an engine writes it now, or was killed while it wrote",
             report.torn_bytes
         );
     }
@@ -444,9 +460,12 @@ fn say(folder: &Path, report: &Report) {
     outln!("last: {}:{}", report.last, report.hash);
 }
 
-fn summary(report: &Report) -> String {
+fn summary_of(report: &Report) -> String {
     let count = report.findings.len() as u64 + report.findings_omitted;
-    format!("the audit trail is not as it was written: {count} findings")
+    match count {
+        1 => "the audit trail did not verify: 1 finding".to_owned(),
+        count => format!("the audit trail did not verify: {count} findings"),
+    }
 }
 
 fn of_report(folder: &Path, report: &Report) -> serde_json::Value {
@@ -464,7 +483,7 @@ fn of_report(folder: &Path, report: &Report) -> serde_json::Value {
     })
 }
 
-fn show(
+fn show_records(
     folder: PathBuf,
     filter: &Filter,
     tail: Option<u64>,
@@ -475,11 +494,11 @@ fn show(
     let mut last: VecDeque<Vec<u8>> = VecDeque::new();
     let mut trail = Follow::new(folder);
     trail.poll(&mut |line| {
-        let Some(shown) = filter.take(line) else {
+        let Some(record) = filter.take(line) else {
             return Ok(());
         };
         let Some(most) = tail else {
-            return print(&mut out, line, &shown, json);
+            return print_record(&mut out, line, &record, json);
         };
         if last.len() as u64 == most {
             last.pop_front();
@@ -488,8 +507,8 @@ fn show(
         Ok(())
     })?;
     for line in last {
-        if let Some(shown) = filter.take(&line) {
-            print(&mut out, &line, &shown, json)?;
+        if let Some(record) = filter.take(&line) {
+            print_record(&mut out, &line, &record, json)?;
         }
     }
     out.flush()?;
@@ -499,99 +518,108 @@ fn show(
     loop {
         std::thread::sleep(FOLLOW_PAUSE);
         trail.poll(&mut |line| match filter.take(line) {
-            Some(shown) => print(&mut out, line, &shown, json),
+            Some(record) => print_record(&mut out, line, &record, json),
             None => Ok(()),
         })?;
         out.flush()?;
     }
 }
 
-fn print(out: &mut impl Write, line: &[u8], shown: &RecordView, json: bool) -> io::Result<()> {
+fn text_or_empty(text: &Option<String>) -> &str {
+    text.as_deref().unwrap_or_default()
+}
+
+fn print_record(
+    out: &mut impl Write,
+    line: &[u8],
+    record: &RecordView,
+    json: bool,
+) -> io::Result<()> {
     if json {
         out.write_all(line)?;
         return out.write_all(b"\n");
     }
-    let text = |text: &Option<String>| text.clone().unwrap_or_default();
-    write!(out, "{} {} ", shown.time, shown.seq)?;
-    if shown.event != "call" {
-        write!(out, "{} of engine {}", shown.event, shown.instance)?;
-        if let Some(found) = &shown.found {
+    write!(out, "{} {} ", record.time, record.seq)?;
+    if record.event != "call" {
+        write!(out, "{} of engine {}", record.event, record.instance)?;
+        if let Some(found) = &record.found {
             write!(out, ", trail found {found}")?;
         }
-        if let Some(lost) = shown.lost {
-            write!(out, ", {lost} records lost: {}", text(&shown.error))?;
+        if let Some(lost) = record.lost {
+            write!(
+                out,
+                ", {lost} records lost: {}",
+                text_or_empty(&record.error)
+            )?;
         }
-        if let Some(count) = shown.count {
-            let (principal, method, outcome) = (
-                text(&shown.principal),
-                text(&shown.method),
-                text(&shown.outcome),
-            );
-            let (first, last) = (text(&shown.first), text(&shown.last));
+        if let Some(count) = record.count {
+            let principal = text_or_empty(&record.principal);
+            let method = text_or_empty(&record.method);
+            let outcome = text_or_empty(&record.outcome);
+            let first = text_or_empty(&record.first);
+            let last = text_or_empty(&record.last);
             write!(
                 out,
                 ", {count} more requests of {principal} for {method}: {outcome}, from {first} to {last}"
             )?;
         }
-        if let (Some(provider), Some(slot)) = (&shown.provider, shown.slot) {
-            let (operation, kind, outcome) = (
-                text(&shown.operation),
-                text(&shown.provider_kind),
-                text(&shown.outcome),
-            );
+        if let (Some(provider), Some(slot)) = (&record.provider, record.slot) {
+            let operation = text_or_empty(&record.operation);
+            let kind = text_or_empty(&record.provider_kind);
+            let outcome = text_or_empty(&record.outcome);
             write!(
                 out,
                 ", {operation} of slot {slot} by provider {provider} ({kind}): {outcome}, {} us",
-                shown.took_us
+                record.took_us
             )?;
         }
-        if let Some(what) = &shown.what {
-            write!(out, ", {what}: {}", text(&shown.outcome))?;
+        if let Some(what) = &record.what {
+            write!(out, ", {what}: {}", text_or_empty(&record.outcome))?;
         }
         return writeln!(out);
     }
     write!(
         out,
         "{} {} {}",
-        text(&shown.outcome),
-        text(&shown.principal),
-        text(&shown.method)
+        text_or_empty(&record.outcome),
+        text_or_empty(&record.principal),
+        text_or_empty(&record.method)
     )?;
-    if let Some(app) = &shown.app {
+    if let Some(app) = &record.app {
         write!(out, " {app}")?;
     }
-    if let Some(collection) = &shown.collection {
+    if let Some(collection) = &record.collection {
         write!(out, "/{collection}")?;
     }
     write!(
         out,
         ", {} field{}",
-        shown.fields,
-        if shown.fields == 1 { "" } else { "s" }
+        record.fields,
+        if record.fields == 1 { "" } else { "s" }
     )?;
-    if shown.errors > 0 {
-        write!(out, ", {} refused", shown.errors)?;
+    if record.errors > 0 {
+        write!(out, ", {} failed", record.errors)?;
     }
-    if let Some(mask) = &shown.mask {
+    if let Some(mask) = &record.mask {
         write!(out, ", through {mask}")?;
     }
-    if let Some(reason) = &shown.reason {
+    if let Some(reason) = &record.reason {
         write!(out, ", because {reason:?}")?;
     }
-    if let Some(change) = &shown.change {
+    if let Some(change) = &record.change {
         write!(out, ", {}", serde_json::Value::Object(change.clone()))?;
     }
-    writeln!(out, ", {} us", shown.took_us)
+    writeln!(out, ", {} us", record.took_us)
 }
 
-fn head(folder: &Path, key: Option<&AuditKey>, json: bool) -> Result<(), Failure> {
+fn print_checkpoint(folder: &Path, key: Option<&AuditKey>, json: bool) -> Result<(), Failure> {
     let head = Checkpoint::read(folder, key)
         .map_err(|error| format!("{} {error}", folder.join(CHECKPOINT_FILE).display()))?;
     if json {
-        let said = json!({
+        let values = json!({
             "seq": head.seq, "hash": head.hash.to_string(), "file": head.file, "key": head.key, "sealed": key.is_some(),
         });
-        outln!("{said}");
+        outln!("{values}");
     } else {
         outln!("{}:{}", head.seq, head.hash);
     }
@@ -605,17 +633,17 @@ mod tests {
     #[test]
     fn times_are_read_as_people_write_them() {
         assert_eq!(
-            moment("2026-11-22T00:34:24Z"),
+            parse_time("2026-11-22T00:34:24Z"),
             Ok(Timestamp::parse(b"2026-11-22T00:34:24.000Z").unwrap())
         );
         assert_eq!(
-            moment("2026-11-22T01:34:24.5+01:00"),
+            parse_time("2026-11-22T01:34:24.5+01:00"),
             Ok(Timestamp::parse(b"2026-11-22T00:34:24.500Z").unwrap())
         );
-        let hour = moment("1h").unwrap();
+        let hour = parse_time("1h").unwrap();
         assert!(
             Timestamp::now().since(hour) >= Duration::from_secs(3_600)
-                && hour > moment("2h").unwrap()
+                && hour > parse_time("2h").unwrap()
         );
         for wrong in [
             "",
@@ -628,7 +656,7 @@ mod tests {
             "9999999999999999d",
             "é",
         ] {
-            assert!(moment(wrong).is_err(), "{wrong}");
+            assert!(parse_time(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct PlainArgs {
 
 pub(super) fn inspect(args: &InspectArgs) -> Result<(), Failure> {
     let envelope = Envelope::Text(args.envelope.trim());
-    let said = args.connect.run(async {
+    let response = args.connect.run(async {
         Ok(args
             .connect
             .client()
@@ -41,24 +41,24 @@ pub(super) fn inspect(args: &InspectArgs) -> Result<(), Failure> {
             .inspect(Inspect { envelope })
             .await?)
     })?;
-    let mut said = json!({
-        "format": said.format.name(),
-        "version": said.version,
-        "tag": said.tag,
-        "suite": said.suite.name(),
-        "key_id": said.key_id,
-        "outside": said.outside.then_some(true),
-        "datatype": said.datatype.name(),
-        "sequence": said.sequence,
-        "encoding": said.encoding.name(),
-        "plaintext_bytes": said.plaintext_bytes,
-        "encapsulation": said.encapsulation.map(|encapsulation| encapsulation.name()),
-        "debug": said.debug,
+    let mut object = json!({
+        "format": response.format.name(),
+        "version": response.version,
+        "tag": response.tag,
+        "suite": response.suite.name(),
+        "key_id": response.key_id,
+        "outside": response.outside.then_some(true),
+        "datatype": response.datatype.name(),
+        "sequence": response.sequence,
+        "encoding": response.encoding.name(),
+        "plaintext_bytes": response.plaintext_bytes,
+        "encapsulation": response.encapsulation.map(|encapsulation| encapsulation.name()),
+        "debug": response.debug,
     });
-    if let Some(said) = said.as_object_mut() {
-        said.retain(|_, value| !value.is_null());
+    if let Some(members) = object.as_object_mut() {
+        members.retain(|_, value| !value.is_null());
     }
-    print(args.json, &said)
+    print_object(args.json, &object)
 }
 
 pub(super) fn health(args: &PlainArgs) -> Result<(), Failure> {
@@ -69,7 +69,7 @@ pub(super) fn health(args: &PlainArgs) -> Result<(), Failure> {
         Ok(start.elapsed())
     })?;
     let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
-    print(
+    print_object(
         args.json,
         &json!({ "status": "ok", "round_trip_us": elapsed_us }),
     )
@@ -84,7 +84,7 @@ pub(super) fn info(args: &PlainArgs) -> Result<(), Failure> {
         .into_iter()
         .map(|(name, limit)| (name, limit.into()))
         .collect();
-    print(
+    print_object(
         args.json,
         &json!({
             "name": info.name,
@@ -102,7 +102,7 @@ pub(super) fn info(args: &PlainArgs) -> Result<(), Failure> {
 }
 
 /// Prints an object as JSON, or as one line per key.
-fn print(as_json: bool, object: &Value) -> Result<(), Failure> {
+fn print_object(as_json: bool, object: &Value) -> Result<(), Failure> {
     if as_json {
         outln!("{object}");
         return Ok(());

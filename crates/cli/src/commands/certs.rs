@@ -67,7 +67,7 @@ struct Common {
 struct LeafArgs {
     /// Common name, and base name of the files
     name: String,
-    /// DNS names [default: NAME, if there is no --ip or --uri]
+    /// DNS names [default: NAME, without --ip and --uri]
     #[arg(long, value_name = "NAME")]
     dns: Vec<String>,
     /// IP addresses
@@ -92,18 +92,21 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 authority.cert_pem(),
                 authority.key_pem(),
             )?;
-            common.tell(&cert, &key);
+            common.print_paths(&cert, &key);
         }
-        CertsCommand::Server { common, leaf } => common.issue(leaf, Usage::Server)?,
-        CertsCommand::Client { common, leaf } => common.issue(leaf, Usage::Client)?,
+        CertsCommand::Server { common, leaf } => common.issue_certificate(leaf, Usage::Server)?,
+        CertsCommand::Client { common, leaf } => common.issue_certificate(leaf, Usage::Client)?,
     }
     Ok(())
 }
 
 impl Common {
-    fn issue(&self, args: &LeafArgs, usage: Usage) -> Result<(), Failure> {
+    fn issue_certificate(&self, args: &LeafArgs, usage: Usage) -> Result<(), Failure> {
         if args.name.contains(['/', '\\']) || args.name.starts_with('.') {
-            return Err("a name becomes a file name: no slash, and no dot in front".into());
+            return Err(
+                "the name is also a file name: it must not contain a slash or start with a dot"
+                    .into(),
+            );
         }
         let mut names: Vec<Name> = args.dns.iter().cloned().map(Name::Dns).collect();
         if names.is_empty() && args.ip.is_empty() && args.uri.is_empty() {
@@ -117,18 +120,19 @@ impl Common {
             usage,
             validity: Validity::days(args.days),
         };
-        let (cert, key) = issue(
+        let (cert, key) = issue_certificate(
             &self.folder,
             &args.name,
             &load_authority(&self.folder)?,
             &leaf,
         )?;
-        self.tell(&cert, &key);
+        self.print_paths(&cert, &key);
         Ok(())
     }
 
-    fn tell(&self, cert: &Path, key: &Path) {
-        let (cert, key) = (cert.display().to_string(), key.display().to_string());
+    fn print_paths(&self, cert: &Path, key: &Path) {
+        let cert = cert.display().to_string();
+        let key = key.display().to_string();
         if self.json {
             outln!("{}", json!({ "certificate": cert, "key": key }));
         } else {
@@ -139,23 +143,24 @@ impl Common {
 
 /// Loads the authority in a folder.
 pub(super) fn load_authority(folder: &Path) -> Result<Authority, Failure> {
-    let read = |name: &str| {
-        let path = folder.join(name);
-        std::fs::read_to_string(&path).map_err(|error| {
-            format!(
-                "{}: {error}; `sealwire certs authority` makes one",
-                path.display()
-            )
-        })
-    };
-    Ok(Authority::load(
-        &read("ca.pem")?,
-        SecretPem::new(read("ca-key.pem")?),
-    )?)
+    let cert = read_authority_file(folder, "ca.pem")?;
+    let key = read_authority_file(folder, "ca-key.pem")?;
+    Ok(Authority::load(&cert, SecretPem::new(key))?)
+}
+
+fn read_authority_file(folder: &Path, name: &str) -> Result<String, Failure> {
+    let path = folder.join(name);
+    let text = std::fs::read_to_string(&path).map_err(|error| {
+        format!(
+            "{}: {error}; `sealwire certs authority` creates an authority in a new folder",
+            path.display()
+        )
+    })?;
+    Ok(text)
 }
 
 /// Issues a certificate and writes it to the authority's folder.
-pub(super) fn issue(
+pub(super) fn issue_certificate(
     folder: &Path,
     name: &str,
     authority: &Authority,
@@ -172,10 +177,8 @@ pub(super) fn write_pair(
     cert: &str,
     key: &SecretPem,
 ) -> Result<(PathBuf, PathBuf), Failure> {
-    let (cert_path, key_path) = (
-        folder.join(format!("{name}.pem")),
-        folder.join(format!("{name}-key.pem")),
-    );
+    let cert_path = folder.join(format!("{name}.pem"));
+    let key_path = folder.join(format!("{name}-key.pem"));
     // Writes the key first: a certificate without its key would look complete.
     sealwire_dev_ca::write(
         &key_path,

@@ -4,7 +4,7 @@
 mod migrate;
 mod schema;
 
-pub(super) use schema::repeated_safely;
+pub(super) use schema::repeat_safely;
 
 use clap::{Subcommand, ValueEnum};
 use sealwire_service::output::outln;
@@ -69,7 +69,7 @@ enum CollectionsCommand {
     ///
     /// Collections that an older version created also read records that anyone with write access to
     /// the database can forge. This command converts each old record that proves that an engine
-    /// sealed it. It names the other records and leaves them unchanged. Compare those with their
+    /// sealed it, lists the other records, and leaves them unchanged. Compare those with their
     /// source before you accept them with --accept-unauthenticated. Upgrade every engine first. The
     /// command can be repeated. Exit status 1 if old records are left, unless --dry-run is given.
     #[command(after_help = MIGRATE_EXAMPLE)]
@@ -105,7 +105,7 @@ enum CollectionsCommand {
         app: String,
         /// The collection
         name: String,
-        /// Delete it. Without it the command only says what would be lost
+        /// Confirm the deletion. Without this option, the command only reports the loss
         #[arg(long)]
         yes: bool,
         #[command(flatten)]
@@ -178,7 +178,7 @@ struct Times {
 }
 
 impl Times {
-    fn operation(&self) -> CollectionOperation<'_> {
+    fn to_operation(&self) -> CollectionOperation<'_> {
         CollectionOperation::Set {
             expires_s: self.expires_s.map(Some).or(self.never.then_some(None)),
             retention_s: self
@@ -212,7 +212,7 @@ enum ScopeName {
 }
 
 impl Rules {
-    fn operation(&self, kind: KindName) -> CollectionOperation<'_> {
+    fn to_operation(&self, kind: KindName) -> CollectionOperation<'_> {
         CollectionOperation::Create(CreateCollection {
             format: match self.format {
                 TokenFormatName::Opaque => TokenFormat::Opaque,
@@ -248,13 +248,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             objects,
             target,
         } => match rules.kind {
-            Some(kind) => change(app, name, rules.operation(kind), target),
+            Some(kind) => change_collection(app, name, rules.to_operation(kind), target),
             None => {
                 let properties = objects.properties()?;
-                change(
+                change_collection(
                     app,
                     name,
-                    objects.operation(&properties, rules.expires_s, rules.retention_s),
+                    objects.to_operation(&properties, rules.expires_s, rules.retention_s),
                     target,
                 )
             }
@@ -269,10 +269,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             let call = CollectionRequest {
                 app,
                 collection: name,
-                operation: changes.operation(),
+                operation: changes.to_operation(),
             };
-            let changed = target.run(async |control| schema::alter(&control, call, *wait).await)?;
-            print(target.engine.json, changed.collection.as_slice())
+            let changed =
+                target.run(async |control| schema::alter_schema(&control, call, *wait).await)?;
+            print_collections(target.engine.json, changed.collection.as_slice())
         }
         CollectionsCommand::Migrate {
             app,
@@ -281,18 +282,15 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             dry_run,
             engine,
         } => {
-            let (accept_unauthenticated, dry_run) = (*accept_unauthenticated, *dry_run);
-            migrate::run(
-                &migrate::Migration {
-                    app,
-                    collection: name,
-                    accept_unauthenticated,
-                    dry_run,
-                },
-                engine,
-            )
+            let migration = migrate::Migration {
+                app,
+                collection: name,
+                accept_unauthenticated: *accept_unauthenticated,
+                dry_run: *dry_run,
+            };
+            migrate::run(&migration, engine)
         }
-        CollectionsCommand::List { app, target } => print(
+        CollectionsCommand::List { app, target } => print_collections(
             target.engine.json,
             &target.run(async |control| control.collections(app).await)?,
         ),
@@ -301,23 +299,23 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             name,
             times,
             target,
-        } => change(app, name, times.operation(), target),
+        } => change_collection(app, name, times.to_operation(), target),
         CollectionsCommand::Delete {
             app,
             name,
             yes,
             target,
         } => {
-            super::confirmed(
+            super::check_confirmed(
                 *yes,
-                "all tokens or objects of the collection are lost, for good",
+                "all tokens or objects of the collection are lost, and this cannot be undone",
             )?;
-            change(app, name, CollectionOperation::Delete, target)
+            change_collection(app, name, CollectionOperation::Delete, target)
         }
     }
 }
 
-fn change(
+fn change_collection(
     app: &str,
     collection: &str,
     operation: CollectionOperation,
@@ -329,10 +327,18 @@ fn change(
         operation,
     };
     let changed = target.run(async |control| control.change_collection(call).await)?;
-    print(target.engine.json, changed.collection.as_slice())
+    print_collections(target.engine.json, changed.collection.as_slice())
 }
 
-fn print(as_json: bool, collections: &[Collection]) -> Result<(), Failure> {
+fn text_or_dash(text: &str) -> &str {
+    if text.is_empty() { "-" } else { text }
+}
+
+fn seconds_text(seconds: Option<u64>) -> String {
+    seconds.map_or("never".to_owned(), |seconds| seconds.to_string())
+}
+
+fn print_collections(as_json: bool, collections: &[Collection]) -> Result<(), Failure> {
     if as_json {
         outln!("{}", serde_json::to_string(collections)?);
         return Ok(());
@@ -357,22 +363,13 @@ fn print(as_json: bool, collections: &[Collection]) -> Result<(), Failure> {
             scope,
             ..
         } = found;
-        let given = |text: &str| {
-            if text.is_empty() {
-                "-".to_owned()
-            } else {
-                text.to_owned()
-            }
-        };
         let format = match (found.first, found.last) {
             (Some(first), Some(last)) => format!("{} {first}/{last}", found.format),
-            _ => given(&found.format),
+            _ => text_or_dash(&found.format).to_owned(),
         };
-        let scope = given(scope);
-        let time = |seconds: Option<u64>| {
-            seconds.map_or("never".to_owned(), |seconds| seconds.to_string())
-        };
-        let (expires_s, retention_s) = (time(found.expires_s), time(found.retention_s));
+        let scope = text_or_dash(scope);
+        let expires_s = seconds_text(found.expires_s);
+        let retention_s = seconds_text(found.retention_s);
         outln!(
             "{app:<24} {collection:<24} {kind:<14} {format:<10} {scope:<11} {expires_s:<10} {retention_s}"
         );

@@ -49,8 +49,8 @@ pub(super) struct Args {
     /// 127.0.0.1:7445]
     #[arg(long, value_name = "ADDRESS")]
     control: Option<SocketAddr>,
-    /// Also start a relay, an HTTP proxy that encrypts and decrypts fields, and a small upstream
-    /// behind it
+    /// Also start a relay, an HTTP proxy that encrypts and decrypts fields, and a small upstream of
+    /// the relay
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = dev_relay::DEFAULT_ADDRESS)]
     relay: Option<SocketAddr>,
     /// Stop after the demonstration
@@ -79,13 +79,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         // The engine opens its listener only after the client's role exists, so no client is denied
         // for its absence.
         let mut server = Server::start_closed(&config).await?;
-        furnish(&args.folder, &server).await?;
+        create_demo_state(&args.folder, &server).await?;
         // A program that reads the engine's address can stop the engine at once, without losing a
         // request.
         let mut stop = serve::StopSignals::listen()?;
         server.open();
         let demonstration = async {
-            demonstrate(&args.folder, &server).await?;
+            run_demonstration(&args.folder, &server).await?;
             let relay = match (args.relay, server.address()) {
                 (Some(listen), Some(engine)) => {
                     Some(DevRelay::start(&args.folder, engine, listen).await?)
@@ -93,23 +93,23 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 _ => None,
             };
             if let Some(relay) = &relay {
-                relay.demonstrate().await?;
+                relay.run_demonstration().await?;
             }
             Ok::<_, Failure>(relay)
         };
         let relay = tokio::select! {
             relay = demonstration => relay?,
-            () = stop.next() => return stop.unless_again(shutdown(server, None)).await,
+            () = stop.next() => return stop.unless_again(shut_down(server, None)).await,
         };
         if !args.demo_only {
-            invite(&args.folder, &server);
+            print_commands(&args.folder, &server);
             if let Some(relay) = &relay {
-                relay.invite(&args.folder);
+                relay.print_commands(&args.folder);
             }
             stop.next().await;
-            return stop.unless_again(shutdown(server, relay)).await;
+            return stop.unless_again(shut_down(server, relay)).await;
         }
-        shutdown(server, relay).await;
+        shut_down(server, relay).await;
         Ok(())
     });
     if ended.is_err() {
@@ -120,7 +120,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Ends the relay before the engine that it needs.
-async fn shutdown(server: Server, relay: Option<DevRelay>) {
+async fn shut_down(server: Server, relay: Option<DevRelay>) {
     if let Some(relay) = relay {
         relay.shutdown().await;
     }
@@ -128,18 +128,13 @@ async fn shutdown(server: Server, relay: Option<DevRelay>) {
 }
 
 /// Connects to the folder's engine with the certificate `name`.
-async fn client(folder: &Path, address: SocketAddr, name: &str) -> Result<Client, Failure> {
-    let file = |name: &str| Pem::File(folder.join(name));
-    let (cert, key) = (
-        file(&format!("{name}.pem")),
-        file(&format!("{name}-key.pem")),
-    );
+async fn connect_client(folder: &Path, address: SocketAddr, name: &str) -> Result<Client, Failure> {
     Ok(Client::connect(ClientConfig::new(
         address.to_string(),
         "localhost",
-        file("ca.pem"),
-        cert,
-        key,
+        Pem::File(folder.join("ca.pem")),
+        Pem::File(folder.join(format!("{name}.pem"))),
+        Pem::File(folder.join(format!("{name}-key.pem"))),
     ))
     .await?)
 }
@@ -150,16 +145,16 @@ const CLIENT_GRANT: &str =
 
 /// Creates the app, its collections and the client's role over the engine's control listener.
 /// Existing ones are kept.
-async fn furnish(folder: &Path, server: &Server) -> Result<(), Failure> {
+async fn create_demo_state(folder: &Path, server: &Server) -> Result<(), Failure> {
     let Some(control) = server.control_address() else {
         return Err(format!(
-            "{} has no control.address, where the app is made",
+            "{} does not set control.address, which the demonstration needs to create its app",
             folder.join(dev_folder::CONFIG_FILE).display()
         )
         .into());
     };
-    let operator = client(folder, control, dev_folder::OPERATOR_CERT).await?;
-    there(
+    let operator = connect_client(folder, control, dev_folder::OPERATOR_CERT).await?;
+    accept_existing(
         operator
             .change_app(AppRequest {
                 app: dev_folder::DEMO_APP,
@@ -172,7 +167,7 @@ async fn furnish(folder: &Path, server: &Server) -> Result<(), Failure> {
             format,
             ..CreateCollection::new(kind)
         });
-        there(
+        accept_existing(
             operator
                 .change_collection(CollectionRequest {
                     app: dev_folder::DEMO_APP,
@@ -216,7 +211,7 @@ async fn furnish(folder: &Path, server: &Server) -> Result<(), Failure> {
 }
 
 /// Treats an "already exists" error as success.
-fn there<T>(made: Result<T, Error>) -> Result<(), Failure> {
+fn accept_existing<T>(made: Result<T, Error>) -> Result<(), Failure> {
     match made {
         Ok(_) => Ok(()),
         Err(Error::Rpc(error)) if error.code == ErrorCode::Conflict => Ok(()),
@@ -225,11 +220,11 @@ fn there<T>(made: Result<T, Error>) -> Result<(), Failure> {
 }
 
 /// Encrypts and decrypts the sample through the engine's own port, and prints the steps.
-async fn demonstrate(folder: &Path, server: &Server) -> Result<(), Failure> {
+async fn run_demonstration(folder: &Path, server: &Server) -> Result<(), Failure> {
     let address = server
         .address()
         .ok_or("listen.address is empty: the demonstration needs a data listener")?;
-    let client = client(folder, address, dev_folder::CLIENT_CERT).await?;
+    let client = connect_client(folder, address, dev_folder::CLIENT_CERT).await?;
     let limits = WalkLimits::default();
     let payload = json::to_msgpack(SAMPLE.as_bytes(), limits)?;
     out!("The engine listens on {address} (TLS 1.3, client certificate required)");
@@ -243,18 +238,18 @@ async fn demonstrate(folder: &Path, server: &Server) -> Result<(), Failure> {
         select: Some(SELECT.to_vec()),
         ..Encrypt::new(dev_folder::DEMO_APP, &payload)
     };
-    let (sealed, sealing) = timed(client.encrypt(call)).await?;
+    let (sealed, sealing) = measure_time(client.encrypt(call)).await?;
     outln!(
         "\nThe same, with {} encrypted for app `{}`:\n",
         SELECT.join(", "),
         dev_folder::DEMO_APP
     );
-    outln!("{}", shortened(&text_of(&sealed.payload, limits)?));
+    outln!("{}", shorten_envelopes(&text_of(&sealed.payload, limits)?));
 
     let (opened, opening) =
-        timed(client.decrypt(Decrypt::new(dev_folder::DEMO_APP, &sealed.payload))).await?;
+        measure_time(client.decrypt(Decrypt::new(dev_folder::DEMO_APP, &sealed.payload))).await?;
     if opened.payload != payload {
-        return Err("the document that came back is not the one that went in".into());
+        return Err("the decrypted document differs from the original".into());
     }
     outln!("\nDecrypted again: identical, byte for byte.");
     outln!(
@@ -269,7 +264,7 @@ async fn demonstrate(folder: &Path, server: &Server) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn timed<T, E>(call: impl Future<Output = Result<T, E>>) -> Result<(T, Duration), E> {
+async fn measure_time<T, E>(call: impl Future<Output = Result<T, E>>) -> Result<(T, Duration), E> {
     let start = Instant::now();
     Ok((call.await?, start.elapsed()))
 }
@@ -281,22 +276,26 @@ fn text_of(payload: &[u8], limits: WalkLimits) -> Result<String, Failure> {
 }
 
 /// Shortens long envelopes in the middle, so that lines stay readable.
-pub(super) fn shortened(text: &str) -> String {
-    let shorten = |part: &str| match part.strip_prefix("sw1:") {
-        Some(rest) if rest.len() > 40 && rest.is_ascii() => {
-            format!(
-                "sw1:{}...{} ({} characters)",
-                &rest[..20],
-                &rest[rest.len() - 12..],
-                part.len()
-            )
-        }
-        _ => part.to_owned(),
-    };
-    text.split('"').map(shorten).collect::<Vec<_>>().join("\"")
+pub(super) fn shorten_envelopes(text: &str) -> String {
+    text.split('"')
+        .map(shorten_envelope)
+        .collect::<Vec<_>>()
+        .join("\"")
 }
 
-fn invite(folder: &Path, server: &Server) {
+fn shorten_envelope(text: &str) -> String {
+    match text.strip_prefix("sw1:") {
+        Some(rest) if rest.len() > 40 && rest.is_ascii() => format!(
+            "sw1:{}...{} ({} characters)",
+            &rest[..20],
+            &rest[rest.len() - 12..],
+            text.len()
+        ),
+        _ => text.to_owned(),
+    }
+}
+
+fn print_commands(folder: &Path, server: &Server) {
     let program = std::env::args().next().unwrap_or_else(|| "sealwire".into());
     let at = if folder == Path::new(dev_folder::DEFAULT_PATH) {
         String::new()

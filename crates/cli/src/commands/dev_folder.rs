@@ -12,7 +12,7 @@ pub(super) use sealwire_command_line::dev_folder::{
 use sealwire_crypto::Kek;
 
 use super::Failure;
-use super::certs::{CA, CA_DAYS, LEAF_DAYS, issue, load_authority};
+use super::certs::{CA, CA_DAYS, LEAF_DAYS, issue_certificate, load_authority};
 use sealwire_dev_ca::{Access, Authority, Existing, Leaf, Name, Usage, Validity};
 use sealwire_settings::Config;
 
@@ -31,13 +31,12 @@ pub(super) struct ListenAddresses {
 
 impl ListenAddresses {
     fn or_default(&self) -> [SocketAddr; 3] {
-        let or_port =
-            |given: Option<SocketAddr>, port| given.unwrap_or((Ipv4Addr::LOCALHOST, port).into());
         [
-            or_port(self.listen, 7_443),
-            or_port(self.admin, 7_444),
-            or_port(self.control, 7_445),
+            (self.listen, 7_443),
+            (self.admin, 7_444),
+            (self.control, 7_445),
         ]
+        .map(|(given, port)| given.unwrap_or((Ipv4Addr::LOCALHOST, port).into()))
     }
 }
 
@@ -55,8 +54,7 @@ pub(super) fn create_and_load(
         .map_err(|e| format!("{}: {e}", folder.display()))?;
     // Checks again, because another user can have created the folder since the first check.
     reject_untrusted(folder)?;
-    let missing = |name: &str| !folder.join(name).exists();
-    if missing(KEK_FILE) {
+    if !folder.join(KEK_FILE).exists() {
         sealwire_dev_ca::write(
             &folder.join(KEK_FILE),
             Kek::generate_hex()?.as_bytes(),
@@ -64,7 +62,7 @@ pub(super) fn create_and_load(
             Existing::Keep,
         )?;
     }
-    if missing("ca.pem") {
+    if !folder.join("ca.pem").exists() {
         let authority = Authority::create("Sealwire development", Validity::days(CA_DAYS))?;
         super::certs::write_pair(folder, CA, authority.cert_pem(), authority.key_pem())?;
     }
@@ -90,17 +88,17 @@ pub(super) fn create_and_load(
         ),
     ];
     for (name, usage, names) in certificates {
-        if missing(&format!("{name}.pem")) {
+        if !folder.join(format!("{name}.pem")).exists() {
             let leaf = Leaf {
                 common_name: name.into(),
                 names,
                 usage,
                 validity: Validity::days(LEAF_DAYS),
             };
-            issue(folder, name, &load_authority(folder)?, &leaf)?;
+            issue_certificate(folder, name, &load_authority(folder)?, &leaf)?;
         }
     }
-    if missing(CONFIG_FILE) {
+    if !folder.join(CONFIG_FILE).exists() {
         let text = format!(
             "# Created by `sealwire dev`. `sealwire config template` prints every key with its unit, range and default.\n\
              [listen]\naddress = \"{listen}\"\n\n[admin]\naddress = \"{admin}\"\n\n\

@@ -61,7 +61,7 @@ impl DevRelay {
         let upstream = Upstream::default();
         let socket = TcpListener::bind(("127.0.0.1", 0)).await?;
         let text = config_text(folder, engine, listen, socket.local_addr()?);
-        tokio::spawn(upstream.clone().serve(socket));
+        tokio::spawn(upstream.clone().serve_requests(socket));
         std::fs::write(folder.join(CONFIG_FILE), &text)?;
         let config = parse(&text, [])?;
         let compiled = compile(&config).map_err(|errors| {
@@ -83,30 +83,32 @@ impl DevRelay {
     }
 
     /// Sends a document through the relay, and prints the views of the client and of the upstream.
-    pub(super) async fn demonstrate(&self) -> Result<(), Failure> {
+    pub(super) async fn run_demonstration(&self) -> Result<(), Failure> {
         outln!(
             "\nA relay listens on {} in front of a small upstream. A client posts:\n\n  {DOCUMENT}\n",
             self.address
         );
-        let back = self.request(Method::POST, DOCUMENT).await?;
-        let sealed = self.upstream.last();
+        let received = self.post_and_get(Method::POST, DOCUMENT).await?;
+        let sealed = self.upstream.last_document();
         let sealed = String::from_utf8_lossy(&sealed).into_owned();
         if sealed.contains("4242424242424242") || !sealed.contains("sw1:") {
             return Err("the upstream saw the card number".into());
         }
         outln!(
             "The upstream receives:\n\n  {}\n",
-            super::dev::shortened(&sealed)
+            super::dev::shorten_envelopes(&sealed)
         );
-        outln!("The client asks for it and gets:\n\n  {back}");
-        if back != DOCUMENT {
-            return Err("the document that came back is not the one that went in".into());
+        outln!("The client requests the document and gets:\n\n  {received}");
+        if received != DOCUMENT {
+            return Err(
+                "the document that the client gets differs from the one that it sent".into(),
+            );
         }
         Ok(())
     }
 
     /// Prints requests to try, and lets the upstream print received documents.
-    pub(super) fn invite(&self, folder: &Path) {
+    pub(super) fn print_commands(&self, folder: &Path) {
         self.upstream
             .prints
             .store(true, std::sync::atomic::Ordering::Relaxed);
@@ -130,7 +132,7 @@ impl DevRelay {
     }
 
     /// Posts a document, then gets it back.
-    async fn request(&self, method: Method, body: &'static str) -> Result<String, Failure> {
+    async fn post_and_get(&self, method: Method, body: &'static str) -> Result<String, Failure> {
         let origin = Origin::new(&self.address.to_string().parse()?, 80);
         let origin = origin.ok_or("the relay has no port")?;
         let mut last = String::new();
@@ -151,7 +153,7 @@ impl DevRelay {
             .await?;
             last = String::from_utf8(received.to_vec())?;
             if status != StatusCode::OK {
-                return Err(format!("the relay answered {status}: {last}").into());
+                return Err(format!("the relay responded with {status}: {last}").into());
             }
         }
         Ok(last)
@@ -159,19 +161,19 @@ impl DevRelay {
 }
 
 impl Upstream {
-    fn last(&self) -> Bytes {
+    fn last_document(&self) -> Bytes {
         self.last
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 
-    async fn serve(self, socket: TcpListener) {
+    async fn serve_requests(self, socket: TcpListener) {
         while let Ok((stream, _)) = socket.accept().await {
             let upstream = self.clone();
             let service = service_fn(move |request| {
                 let upstream = upstream.clone();
-                async move { Ok::<_, Infallible>(upstream.answer(request).await) }
+                async move { Ok::<_, Infallible>(upstream.handle_request(request).await) }
             });
             tokio::spawn(
                 hyper::server::conn::http1::Builder::new()
@@ -180,7 +182,7 @@ impl Upstream {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn handle_request(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let is_post = request.method() == Method::POST;
         if is_post && let Ok(body) = request.into_body().collect().await {
             let body = body.to_bytes();
@@ -189,12 +191,22 @@ impl Upstream {
             }
             *self.last.lock().unwrap_or_else(PoisonError::into_inner) = body;
         }
-        let mut response = Response::new(Full::new(self.last()));
+        let mut response = Response::new(Full::new(self.last_document()));
         response
             .headers_mut()
             .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         response
     }
+}
+
+/// Returns the path of a file, escaped for a TOML string.
+fn escaped_path(folder: &Path, name: &str) -> String {
+    folder
+        .join(name)
+        .display()
+        .to_string()
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
 }
 
 fn config_text(
@@ -203,19 +215,9 @@ fn config_text(
     listen: SocketAddr,
     upstream: SocketAddr,
 ) -> String {
-    let file = |name: &str| {
-        folder
-            .join(name)
-            .display()
-            .to_string()
-            .replace('\\', "\\\\")
-            .replace('"', "\\\"")
-    };
-    let (ca, certificate) = (
-        file("ca.pem"),
-        file(&format!("{}.pem", dev_folder::CLIENT_CERT)),
-    );
-    let key = file(&format!("{}-key.pem", dev_folder::CLIENT_CERT));
+    let ca = escaped_path(folder, "ca.pem");
+    let certificate = escaped_path(folder, &format!("{}.pem", dev_folder::CLIENT_CERT));
+    let key = escaped_path(folder, &format!("{}-key.pem", dev_folder::CLIENT_CERT));
     let app = dev_folder::DEMO_APP;
     format!(
         r#"# The relay of `sealwire dev --relay`, which writes this file at each start. `sealwire-relay config template` explains every key.

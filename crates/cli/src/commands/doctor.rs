@@ -35,7 +35,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let report = runtime.block_on(doctor::examine(
+    let report = runtime.block_on(doctor::check_deployment(
         &args.config.config,
         &Environment::of_process(),
     ));
@@ -47,20 +47,21 @@ pub(super) fn run(args: &Args) -> ExitCode {
             .iter()
             .filter(|finding| args.all || finding.level != Level::Good)
         {
-            tell(finding);
+            print_finding(finding);
         }
-        let (wrong, warnings) = (report.count(Level::Wrong), report.count(Level::Warning));
-        let good = report.count(Level::Good);
+        let wrong = report.count_level(Level::Wrong);
+        let warnings = report.count_level(Level::Warning);
+        let good = report.count_level(Level::Good);
         outln!("{good} good, {warnings} warnings, {wrong} wrong");
     }
-    if report.worst() == Level::Wrong {
+    if report.worst_level() == Level::Wrong {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
     }
 }
 
-fn tell(finding: &Finding) {
+fn print_finding(finding: &Finding) {
     outln!(
         "{:<8} {}: {}",
         finding.level.name(),
@@ -74,17 +75,16 @@ fn tell(finding: &Finding) {
 }
 
 fn as_json(report: &Report) -> Value {
-    let finding = |finding: &Finding| {
-        json!({
-            "check": finding.check,
-            "level": finding.level.name(),
-            "what": finding.what,
-            "why": finding.why,
-            "remedy": finding.remedy,
-        })
-    };
+    let findings: Vec<_> = report.findings.iter().map(finding_json).collect();
+    json!({"worst": report.worst_level().name(), "findings": findings})
+}
+
+fn finding_json(finding: &Finding) -> Value {
     json!({
-        "worst": report.worst().name(),
-        "findings": report.findings.iter().map(finding).collect::<Vec<_>>(),
+        "check": finding.check,
+        "level": finding.level.name(),
+        "what": finding.what,
+        "why": finding.why,
+        "remedy": finding.remedy,
     })
 }

@@ -251,10 +251,9 @@ pub(super) fn seal(args: &SealArgs) -> Result<(), Failure> {
             if let (Some(position), Unmatched::Fail) = (unmatched.first(), file.unmatched()) {
                 return Err(no_match(file, path(file, *position).unwrap_or_default()));
             }
-            let (payload, generation) = (document.into(), keys.generation());
             Ok(Document {
-                payload,
-                generation,
+                payload: document.into(),
+                generation: keys.generation(),
                 errors: Vec::new(),
                 errors_omitted: 0,
                 unmatched,
@@ -333,7 +332,7 @@ fn convert_file(
     let payload = json::to_msgpack(&text, limits)
         .map_err(|error| format!("{}: {error}", args.file.display()))?;
     progress.say(&format!("{doing} {:.1} MB", payload.len() as f64 / 1e6));
-    let (payload, mut encapsulations) = encapsulations::take(&payload)?;
+    let (payload, mut encapsulations) = encapsulations::take_encapsulations(&payload)?;
     let document = call(&payload, &encapsulations)?;
     progress.say("writing");
     let mut converted = Vec::new();
@@ -341,7 +340,7 @@ fn convert_file(
         encapsulations.clear();
     }
     encapsulations.extend(document.encapsulations.iter().cloned());
-    let whole = encapsulations::put(&document.payload, &encapsulations)?;
+    let whole = encapsulations::put_encapsulations(&document.payload, &encapsulations)?;
     json::from_msgpack(&whole, &mut converted, !args.compact, limits)?;
     converted.push(b'\n');
     progress.end();

@@ -10,16 +10,18 @@ const PREFIX: &str = "sw1h:";
 
 /// Takes the encapsulations out of a document. Returns none if the document is not an object, or if
 /// the member holds something else.
-pub(super) fn take(document: &[u8]) -> Result<(Vec<u8>, Vec<String>), Failure> {
+pub(super) fn take_encapsulations(document: &[u8]) -> Result<(Vec<u8>, Vec<String>), Failure> {
     let mut reader = TokenReader::new(document);
     let Ok(count) = reader.map_len() else {
         return Ok((document.to_vec(), Vec::new()));
     };
-    let (mut members, mut found) = (Vec::with_capacity(document.len()), Vec::new());
+    let mut members = Vec::with_capacity(document.len());
+    let mut found = Vec::new();
     let mut left = 0;
     for _ in 0..count {
-        let (key, value) = (reader.value()?, reader.value()?);
-        match texts(key, value) {
+        let key = reader.value()?;
+        let value = reader.value()?;
+        match read_member(key, value) {
             Some(texts) => found = texts,
             None => {
                 left += 1;
@@ -35,7 +37,7 @@ pub(super) fn take(document: &[u8]) -> Result<(Vec<u8>, Vec<String>), Failure> {
 }
 
 /// Reads a member, if it is the member of encapsulations.
-fn texts(key: &[u8], value: &[u8]) -> Option<Vec<String>> {
+fn read_member(key: &[u8], value: &[u8]) -> Option<Vec<String>> {
     if TokenReader::new(key).str_utf8().ok()? != MEMBER {
         return None;
     }
@@ -52,7 +54,7 @@ fn texts(key: &[u8], value: &[u8]) -> Option<Vec<String>> {
 }
 
 /// Puts encapsulations into a document.
-pub(super) fn put(document: &[u8], texts: &[String]) -> Result<Vec<u8>, Failure> {
+pub(super) fn put_encapsulations(document: &[u8], texts: &[String]) -> Result<Vec<u8>, Failure> {
     if texts.is_empty() {
         return Ok(document.to_vec());
     }
@@ -81,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_into_a_document_is_taken_out_of_it() {
+    fn encapsulations_in_a_document_are_taken_out_again() {
         let texts = [format!("{PREFIX}a"), format!("{PREFIX}b")];
         for members in [0, 1, 14, 15, 16, 70_000] {
             let mut document = Vec::new();
@@ -90,10 +92,16 @@ mod tests {
                 write::str(&mut document, &format!("m{member}"));
                 write::uint(&mut document, member.into());
             }
-            let with = put(&document, &texts).unwrap();
-            assert_eq!(take(&with).unwrap(), (document.clone(), texts.to_vec()));
-            assert_eq!(take(&document).unwrap(), (document.clone(), Vec::new()));
-            assert_eq!(put(&document, &[]).unwrap(), document);
+            let with = put_encapsulations(&document, &texts).unwrap();
+            assert_eq!(
+                take_encapsulations(&with).unwrap(),
+                (document.clone(), texts.to_vec())
+            );
+            assert_eq!(
+                take_encapsulations(&document).unwrap(),
+                (document.clone(), Vec::new())
+            );
+            assert_eq!(put_encapsulations(&document, &[]).unwrap(), document);
         }
     }
 
@@ -106,14 +114,17 @@ mod tests {
             b"\x01",
             b"\x81\x01\x02",
         ] {
-            assert_eq!(take(document).unwrap(), (document.to_vec(), Vec::new()));
+            assert_eq!(
+                take_encapsulations(document).unwrap(),
+                (document.to_vec(), Vec::new())
+            );
         }
         assert!(
-            put(b"\x90", &["sw1h:".into()])
+            put_encapsulations(b"\x90", &["sw1h:".into()])
                 .unwrap_err()
                 .to_string()
                 .contains("an object")
         );
-        assert!(take(b"\x82\x01").is_err());
+        assert!(take_encapsulations(b"\x82\x01").is_err());
     }
 }

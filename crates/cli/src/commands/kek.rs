@@ -101,11 +101,11 @@ enum KekCommand {
         /// Number of the slot, as `list` prints it
         #[arg(value_name = "SLOT")]
         number: u32,
-        /// Remove it. Without it the command only says what would be lost
+        /// Confirm the removal. Without this option, the command only reports the loss
         #[arg(long)]
         yes: bool,
     },
-    /// Unwrap every slot, and record which ones are right. Fails if one is not
+    /// Unwrap every slot, and record the slots that work. Fails if a slot does not unwrap
     Verify {
         #[command(flatten)]
         store: StoreArgs,
@@ -144,26 +144,26 @@ enum RootCommand {
     ///
     /// For a compromised machine or administrator. Engines on a database follow within a second, or
     /// within their poll interval if the notification is lost. Requests that run end at their
-    /// deadline. The stored data does not change. An engine that starts on a sealed store asks no
-    /// provider. Without --connect, one slot must unwrap, to sign the mark.
+    /// deadline. The stored data does not change. An engine that starts on a sealed store sends no
+    /// request to a provider. Without --connect, one slot must unwrap, to sign the mark.
     Seal {
         #[command(flatten)]
         store: StoreArgs,
     },
     /// Revert `root seal`: engines load their keys again by themselves
     ///
-    /// One slot must unwrap, here or at the engine of --connect. The command verifies that nobody
-    /// else wrote to the store meanwhile.
+    /// At least one slot must unwrap, here or at the engine of --connect. The command verifies that
+    /// nobody else wrote to the store meanwhile.
     Unseal {
         #[command(flatten)]
         store: StoreArgs,
     },
     /// Accept an older state of the store that was put back, after a restore from a backup
     ///
-    /// Engines refuse a store of an earlier generation than they have seen. This raises the store's
-    /// generation above the one in the anchor file of this configuration, so that all engines
-    /// accept the store again. Use it only if you restored the backup yourself: roles and keys that
-    /// were removed since are back.
+    /// Engines reject a store of an earlier generation than they have seen. This command raises the
+    /// store's generation above the one in the anchor file of this configuration, so that all
+    /// engines accept the store again. Use it only if you restored the backup yourself: roles and
+    /// keys that were removed since the backup exist again.
     AcceptRollback {
         #[command(flatten)]
         store: StoreArgs,
@@ -172,8 +172,8 @@ enum RootCommand {
         #[arg(long, value_name = "GENERATION")]
         seen: Option<u64>,
     },
-    /// Unwrap the root key with shares of a recovery key, and give it a slot of a provider that is
-    /// there
+    /// Unwrap the root key with shares of a recovery key, and give it a slot of a provider that
+    /// works
     ///
     /// For a store whose providers are all lost. Configure a new provider, or put a new key into
     /// the file of `kek.provider` (named `local`), and stop the engine if the state is a folder.
@@ -200,8 +200,8 @@ enum RootCommand {
     Remove {
         #[command(flatten)]
         store: StoreArgs,
-        /// Confirms that the key of `kek.provider` is to wrap the keys. It must be the one from
-        /// before `kek init`
+        /// Confirms that the key of `kek.provider` will wrap the keys. This must be the key that was
+        /// used before `kek init`
         #[arg(long, required = true)]
         to_local: bool,
     },
@@ -222,25 +222,23 @@ pub(super) struct RootStore {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     super::serve::no_core_dumps();
     match &args.command {
-        KekCommand::List { store } => store.list(),
-        KekCommand::Init { store, providers } => store.init(providers),
-        KekCommand::Generate { config, name } => generate(&config.load()?, name),
-        KekCommand::Add { store, name } => store.add(name),
+        KekCommand::List { store } => store.print_list(),
+        KekCommand::Init { store, providers } => store.create_root(providers),
+        KekCommand::Generate { config, name } => generate_key(&config.load()?, name),
+        KekCommand::Add { store, name } => store.add_slot(name),
         KekCommand::Remove { store, number, yes } => {
-            super::confirmed(
+            super::check_confirmed(
                 *yes,
-                "the wrapped copy of the root key in this slot is lost, and its provider opens nothing any more",
+                "the copy of the root key in this slot is lost, and its provider can no longer open the store",
             )?;
-            store.remove(*number)
+            store.remove_slot(*number)
         }
-        KekCommand::Verify { store } => store.verify(),
+        KekCommand::Verify { store } => store.verify_slots(),
         KekCommand::Rotate { store } => {
-            let state = store.ask(RootOperation::RotateSlots)?;
-            let (generation, count) = (
-                state.generation,
-                state.roots.first().map_or(0, |root| root.slots.len()),
-            );
-            store.say(
+            let state = store.run_operation(RootOperation::RotateSlots)?;
+            let generation = state.generation;
+            let count = state.roots.first().map_or(0, |root| root.slots.len());
+            store.print_result(
                 &format!(
                     "{count} slots hold new copies of the root key, from generation {generation} on"
                 ),
@@ -260,16 +258,16 @@ pub(super) fn run_root(args: &RootArgs) -> Result<(), Failure> {
             abandon,
         } => store.rotate_root(*abandon, Duration::from_secs(*wait)),
         RootCommand::Seal { store } => {
-            let RootState { generation, .. } = store.ask(RootOperation::Seal)?;
-            store.say(
+            let RootState { generation, .. } = store.run_operation(RootOperation::Seal)?;
+            store.print_result(
                 &format!("the store is sealed, from generation {generation} on; `sealwire root unseal` reverts this"),
                 &json!({"generation": generation, "sealed": true}),
             );
             Ok(())
         }
         RootCommand::Unseal { store } => {
-            let RootState { generation, .. } = store.ask(RootOperation::Unseal)?;
-            store.say(
+            let RootState { generation, .. } = store.run_operation(RootOperation::Unseal)?;
+            store.print_result(
                 &format!("the store is not sealed, from generation {generation} on"),
                 &json!({"generation": generation, "sealed": false}),
             );
@@ -283,10 +281,19 @@ pub(super) fn run_root(args: &RootArgs) -> Result<(), Failure> {
             providers,
         } => {
             let shares = shares.read()?;
-            store.say_done(async |store| recovery::recover(store, &shares, root, providers).await)
+            store.run_and_print(async |store| {
+                recovery::recover_root(store, &shares, root, providers).await
+            })
         }
         RootCommand::Remove { store, to_local: _ } => store.remove_root(),
     }
+}
+
+fn print_engines_behind(engines: &[String]) {
+    errln!(
+        "waiting for engines to load the new root key: {}",
+        engines.join(", ")
+    );
 }
 
 impl StoreArgs {
@@ -308,20 +315,20 @@ impl StoreArgs {
     }
 
     /// Runs a command on the configured store, and prints its result.
-    fn say_done(
+    fn run_and_print(
         &self,
         command: impl AsyncFnOnce(&RootStore) -> Result<CommandOutput, Failure>,
     ) -> Result<(), Failure> {
         self.check_direct()?;
         let (text, values) = self.on_store(command)?;
-        self.say(&text, &values);
+        self.print_result(&text, &values);
         Ok(())
     }
 
     fn check_direct(&self) -> Result<(), Failure> {
         if self.engine.is_named() {
             return Err(
-                "this command changes the store directly: leave out the options of the connection"
+                "this command changes the store directly: run it without --connect and the other options of the connection"
                     .into(),
             );
         }
@@ -329,25 +336,23 @@ impl StoreArgs {
     }
 
     /// Runs an operation at the engine if the arguments name one, otherwise on the store.
-    fn ask(&self, operation: RootOperation<'_>) -> Result<RootState, Failure> {
-        self.ask_within(operation, Duration::ZERO)
+    fn run_operation(&self, operation: RootOperation<'_>) -> Result<RootState, Failure> {
+        self.run_operation_within(operation, Duration::ZERO)
     }
 
     /// Runs an operation that can wait for engines.
-    fn ask_within(
+    fn run_operation_within(
         &self,
         operation: RootOperation<'_>,
         wait: Duration,
     ) -> Result<RootState, Failure> {
-        let waits = |behind: &[String]| {
-            errln!(
-                "waiting for engines to load the new root key: {}",
-                behind.join(", ")
-            );
-        };
         if !self.engine.is_named() {
-            return self
-                .on_store(async |store| Ok(store.admin.run(&operation, wait, waits).await?));
+            return self.on_store(async |store| {
+                Ok(store
+                    .admin
+                    .run(&operation, wait, print_engines_behind)
+                    .await?)
+            });
         }
         if wait.is_zero() {
             return self
@@ -372,7 +377,7 @@ impl StoreArgs {
         })
     }
 
-    fn say(&self, text: &str, values: &Value) {
+    fn print_result(&self, text: &str, values: &Value) {
         if self.engine.json {
             outln!("{values}")
         } else {
@@ -380,14 +385,14 @@ impl StoreArgs {
         }
     }
 
-    fn list(&self) -> Result<(), Failure> {
+    fn print_list(&self) -> Result<(), Failure> {
         let state = if self.engine.is_named() {
-            self.ask(RootOperation::Status)?
+            self.run_operation(RootOperation::Status)?
         } else {
             self.on_store(async |store| Ok(store.admin.inspect().await?))?
         };
         if self.engine.json {
-            let roots: Vec<_> = state.roots.iter().map(of_root).collect();
+            let roots: Vec<_> = state.roots.iter().map(root_json).collect();
             outln!(
                 "{}",
                 json!({
@@ -463,32 +468,24 @@ impl StoreArgs {
                 "the store has no root key: the key of kek.provider wraps its keys. `sealwire kek init` creates one"
             );
         }
-        let has_slot = |name: &str| {
-            state
-                .roots
-                .iter()
-                .any(|root| root.slots.iter().any(|slot| slot.provider == name))
-        };
         for provider in state
             .providers
             .iter()
-            .filter(|provider| !has_slot(&provider.name))
+            .filter(|provider| !has_slot(&state, &provider.name))
         {
             outln!("provider {} ({}) has no slot", provider.name, provider.kind);
         }
         Ok(())
     }
 
-    fn init(&self, names: &[String]) -> Result<(), Failure> {
+    fn create_root(&self, names: &[String]) -> Result<(), Failure> {
         let providers = (!names.is_empty()).then(|| names.iter().map(String::as_str).collect());
-        let state = self.ask(RootOperation::Init { providers })?;
-        let (generation, count) = (
-            state.generation,
-            state.roots.first().map_or(0, |root| root.slots.len()),
-        );
+        let state = self.run_operation(RootOperation::Init { providers })?;
+        let generation = state.generation;
+        let count = state.roots.first().map_or(0, |root| root.slots.len());
         if count == 1 {
             errln!(
-                "this slot is the only one: without its provider's key all data is lost. Add another with `kek add`"
+                "this slot is the only one: if its provider loses its key, all data is lost. Add another slot with `kek add`"
             );
         }
         let id = state.roots.first().map_or("", |root| &*root.id);
@@ -497,43 +494,44 @@ impl StoreArgs {
              Keep the key of kek.provider: backups from before need it.\n\
              Note the root key's id {id} outside the store: `root recover` elsewhere asks for it."
         );
-        self.say(
+        self.print_result(
             &text,
             &json!({"generation": generation, "slots": count, "root_key_id": id}),
         );
         Ok(())
     }
 
-    fn add(&self, provider: &str) -> Result<(), Failure> {
+    fn add_slot(&self, provider: &str) -> Result<(), Failure> {
         let RootState {
             generation, slot, ..
-        } = self.ask(RootOperation::AddSlot { provider })?;
+        } = self.run_operation(RootOperation::AddSlot { provider })?;
         let number = slot.unwrap_or_default();
-        self.say(
+        self.print_result(
             &format!("added slot {number} (provider {provider}), from generation {generation} on"),
             &json!({"generation": generation, "slot": number}),
         );
         Ok(())
     }
 
-    fn remove(&self, slot: u32) -> Result<(), Failure> {
-        let RootState { generation, .. } = self.ask(RootOperation::RemoveSlot { slot })?;
-        self.say(
+    fn remove_slot(&self, slot: u32) -> Result<(), Failure> {
+        let RootState { generation, .. } =
+            self.run_operation(RootOperation::RemoveSlot { slot })?;
+        self.print_result(
             &format!("removed slot {slot}, from generation {generation} on; backups from before still have it"),
             &json!({"generation": generation}),
         );
         Ok(())
     }
 
-    fn verify(&self) -> Result<(), Failure> {
-        let state = self.ask(RootOperation::Verify)?;
+    fn verify_slots(&self) -> Result<(), Failure> {
+        let state = self.run_operation(RootOperation::Verify)?;
         let slots = state.roots.iter().flat_map(|root| &root.slots);
         let failed = slots
             .clone()
             .filter(|slot| slot.unwraps != Some(true) && !needs_holders(slot))
             .count();
         if self.engine.json {
-            let shown: Vec<_> = state.roots.iter().map(of_root).collect();
+            let shown: Vec<_> = state.roots.iter().map(root_json).collect();
             outln!("{}", json!({"roots": shown, "failed": failed}));
         } else {
             for RootSlotState {
@@ -550,19 +548,22 @@ impl StoreArgs {
         if failed == 0 {
             Ok(())
         } else {
-            Err(format!("{failed} slots do not unwrap the root key").into())
+            Err(match failed {
+                1 => "1 slot does not unwrap the root key".into(),
+                failed => format!("{failed} slots do not unwrap the root key").into(),
+            })
         }
     }
 
     fn rotate_root(&self, abandon: bool, wait: Duration) -> Result<(), Failure> {
-        let rotated = self.ask_within(RootOperation::Rotate { abandon }, wait).map_err(|failure| {
+        let rotated = self.run_operation_within(RootOperation::Rotate { abandon }, wait).map_err(|failure| {
             let is_late = matches!(failure.downcast_ref(), Some(StoreError::NotServed { .. }))
                 || matches!(failure.downcast_ref(), Some(Error::Rpc(error)) if error.code == ErrorCode::Conflict);
             if !is_late {
                 return failure;
             }
             format!(
-                "{failure}; look at their logs, then run `sealwire root rotate` again, or with --abandon to give up"
+                "{failure}. A rotation that has started is not finished: check the logs of the engines that are named, then run `sealwire root rotate` again to continue it, or with --abandon to cancel it"
             )
             .into()
         });
@@ -578,13 +579,14 @@ impl StoreArgs {
                  Note the root key's id {id} outside the store: `root recover` elsewhere asks for it."
             )
         };
-        self.say(&text, &json!({"generation": generation, "root_key_id": id}));
+        self.print_result(&text, &json!({"generation": generation, "root_key_id": id}));
         Ok(())
     }
 
     fn accept_rollback(&self, seen: Option<u64>) -> Result<(), Failure> {
         self.check_direct()?;
         let (generation, seen) = self.on_store_as(true, async |store| {
+
             let now = store.control.state_id().await?;
             if let (Some(now), Some(anchored)) = (now, store.anchored) {
                 check_set(&now, &anchored)?;
@@ -605,9 +607,9 @@ impl StoreArgs {
             )?;
             Ok((store.control.skip_generations(seen).await?, seen))
         })?;
-        self.say(
+        self.print_result(
             &format!(
-                "the state is accepted, from generation {generation} on; engines that refused it load it at their next start or poll"
+                "the state is accepted, from generation {generation} on; engines that rejected it load it at their next start or poll"
             ),
             &json!({"generation": generation, "seen": seen}),
         );
@@ -622,12 +624,20 @@ impl StoreArgs {
             store.admin.unsealer().remove_anchor()?;
             Ok(generation)
         })?;
-        self.say(
+        self.print_result(
             &format!("the key of kek.provider wraps all keys, from generation {generation} on"),
             &json!({"generation": generation}),
         );
         Ok(())
     }
+}
+
+/// Returns true if a provider has a slot of a root key.
+fn has_slot(state: &RootState, provider: &str) -> bool {
+    state
+        .roots
+        .iter()
+        .any(|root| root.slots.iter().any(|slot| slot.provider == provider))
 }
 
 /// Rejects a store whose set of root keys differs from the set that the anchor names. No later
@@ -638,16 +648,16 @@ fn check_set(now: &StateId, anchored: &StateId) -> Result<(), Failure> {
     }
     Err(format!(
         "the store has the set of root keys {:032x}, and the anchor of this configuration names {:032x}: it is another store, or one from \
-         before the root key was created anew, and no older state of yours. Nothing was changed. Only if you created its root \
-         key yourself, remove the anchor file",
+         before the root key was created again, and not an older state of this store. Nothing was changed. Only if you created its \
+         root key yourself, remove the anchor file",
         u128::from_be_bytes(now.set),
         u128::from_be_bytes(anchored.set)
     )
     .into())
 }
 
-fn of_root(root: &RootKeyState) -> Value {
-    let slots: Vec<_> = root.slots.iter().map(of_slot).collect();
+fn root_json(root: &RootKeyState) -> Value {
+    let slots: Vec<_> = root.slots.iter().map(slot_json).collect();
     json!({"id": root.id, "state": root.state, "created_unix_s": root.created_unix_s, "slots": slots})
 }
 
@@ -656,7 +666,7 @@ fn needs_holders(slot: &RootSlotState) -> bool {
     ProviderKind::from_name(&slot.kind).is_some_and(ProviderKind::needs_holders)
 }
 
-fn of_slot(slot: &RootSlotState) -> Value {
+fn slot_json(slot: &RootSlotState) -> Value {
     json!({
         "number": slot.number, "provider": slot.provider, "kind": slot.kind, "fields": slot.fields,
         "created_unix_s": slot.created_unix_s, "verified_unix_s": slot.verified_unix_s,
@@ -664,7 +674,7 @@ fn of_slot(slot: &RootSlotState) -> Value {
     })
 }
 
-fn generate(config: &Config, name: &str) -> Result<(), Failure> {
+fn generate_key(config: &Config, name: &str) -> Result<(), Failure> {
     let providers = Providers::load(config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -710,7 +720,7 @@ pub(super) fn on_store_of<T>(
         let unsealer = Arc::new(unsealer);
         let stores = Stores::open(&config, Access::Change)
             .await
-            .map_err(explained)?;
+            .map_err(explain_error)?;
         let control = Control::with_finder(
             Arc::clone(&stores.control),
             Arc::<Unsealer>::clone(&unsealer),
@@ -732,7 +742,7 @@ pub(super) fn on_store_of<T>(
 }
 
 /// Adds a hint to an error of opening the store.
-fn explained(error: StoreError) -> Failure {
+fn explain_error(error: StoreError) -> Failure {
     match error {
         StoreError::InUse { folder, process } => {
             let by = process.map_or_else(

@@ -88,7 +88,7 @@ fn count(args: &CensusArgs) -> Result<(), Failure> {
     let progress = DocumentProgress::start();
     let counted = args
         .engine
-        .run(async |client| census::take(&client, &args.app, !args.no_wait, &progress).await);
+        .run(async |client| census::count_rows(&client, &args.app, !args.no_wait, &progress).await);
     progress.end();
     let census = counted?.only(args.key_id.as_deref())?;
     if args.engine.json {
@@ -111,7 +111,7 @@ fn reseal(args: &RewrapArgs) -> Result<(), Failure> {
     };
     let done = args.engine.run(async |client| {
         let done = job.run(&client, &progress).await?;
-        let census = census::take(&client, &args.app, false, &progress).await?;
+        let census = census::count_rows(&client, &args.app, false, &progress).await?;
         Ok(rewrap::RewrapReport { done, census })
     });
     progress.end();
@@ -121,5 +121,5 @@ fn reseal(args: &RewrapArgs) -> Result<(), Failure> {
     } else {
         out!("{report}");
     }
-    report.done.verdict(&args.app).map_err(Failure::from)
+    report.done.check_finished(&args.app).map_err(Failure::from)
 }

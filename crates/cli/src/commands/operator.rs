@@ -31,7 +31,7 @@ const PAGE: u32 = 1_000;
 #[derive(Debug, clap::Args)]
 pub(super) struct TargetArgs {
     /// Change this file of apps, which engines with `state.mode` "stateless" read, instead of
-    /// connecting to an engine. Its keys are sealed under the configured key-encryption key
+    /// connecting to an engine. The keys in it are sealed under the configured key-encryption key
     #[arg(long, value_name = "FILE", conflicts_with = "connect")]
     file: Option<PathBuf>,
     #[command(flatten)]
@@ -97,19 +97,22 @@ impl TargetArgs {
 
 /// Returns true if both paths name the same file. The file can be missing.
 fn is_same_file(one: &Path, other: &Path) -> Result<bool, Failure> {
-    let place = |path: &Path| match path.canonicalize() {
+    Ok(real_path(one)? == real_path(other)?)
+}
+
+/// Returns the absolute path of a file without links. The file can be missing.
+fn real_path(path: &Path) -> Result<PathBuf, Failure> {
+    match path.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let path = std::path::absolute(path)?;
+            let path = std::path::absolute(path)
+                .map_err(|error| format!("{}: {error}", path.display()))?;
             let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
             Ok(folder
                 .zip(path.file_name())
                 .map_or_else(|| path.clone(), |(folder, name)| folder.join(name)))
         }
-        found => found,
-    };
-    let failed = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
-    let one = place(one).map_err(|error| failed(one, error))?;
-    Ok(one == place(other).map_err(|error| failed(other, error))?)
+        found => Ok(found.map_err(|error| format!("{}: {error}", path.display()))?),
+    }
 }
 
 impl EngineArgs {
@@ -125,7 +128,7 @@ impl EngineArgs {
     ) -> Result<T, Failure> {
         self.connect
             .run(async { calls(self.connect.operator().await?).await })
-            .map_err(explained)
+            .map_err(explain_error)
     }
 
     /// Runs requests at the engine, each without retries, so that the command can tell the reason
@@ -141,14 +144,14 @@ impl EngineArgs {
                 .await?;
             calls(client).await
         };
-        self.connect.run(requests).map_err(explained)
+        self.connect.run(requests).map_err(explain_error)
     }
 }
 
 impl ControlTarget {
     /// Returns all apps.
     pub(super) async fn apps(&self) -> Result<Vec<sealwire_wire::control::App>, Failure> {
-        every(async |page| {
+        read_pages(async |page| {
             let Apps { apps, next, .. } = match self {
                 Self::Engine(client) => client.apps(page).await?,
                 Self::File(control, _) => control::apps(control, page).await?,
@@ -176,7 +179,7 @@ impl ControlTarget {
         &self,
         app: &str,
     ) -> Result<Vec<sealwire_wire::control::Collection>, Failure> {
-        every(async |page| {
+        read_pages(async |page| {
             let Collections {
                 collections, next, ..
             } = match self {
@@ -204,7 +207,7 @@ impl ControlTarget {
 impl ControlTarget {
     /// Returns all roles.
     pub(super) async fn roles(&self) -> Result<Vec<sealwire_wire::control::Role>, Failure> {
-        every(async |page| {
+        read_pages(async |page| {
             let Roles { roles, next, .. } = match self {
                 Self::Engine(client) => client.roles(page).await?,
                 Self::File(control, _) => control::roles(&**control.store(), page).await?,
@@ -226,7 +229,7 @@ impl ControlTarget {
     pub(super) async fn principals(
         &self,
     ) -> Result<Vec<sealwire_wire::control::Principal>, Failure> {
-        every(async |page| {
+        read_pages(async |page| {
             let Principals {
                 principals, next, ..
             } = match self {
@@ -260,11 +263,12 @@ impl ControlTarget {
     }
 }
 
-/// Reads a list page by page. `ask` returns a page and the start of the next.
-async fn every<T>(
+/// Reads a list page by page. `operation` returns a page and the start of the next page.
+async fn read_pages<T>(
     operation: impl AsyncFn(Page<'_>) -> Result<(Vec<T>, Option<String>), Failure>,
 ) -> Result<Vec<T>, Failure> {
-    let (mut all, mut after): (Vec<T>, Option<String>) = (Vec::new(), None);
+    let mut all = Vec::new();
+    let mut after: Option<String> = None;
     loop {
         let (page, next) = operation(Page {
             after: after.as_deref(),
@@ -287,7 +291,7 @@ pub(super) fn unix_s() -> Result<u64, Failure> {
 const EXPORTS_MAX: u32 = 10;
 
 /// Returns all records of one generation.
-pub(super) async fn export(client: &Client) -> Result<Records, Failure> {
+pub(super) async fn export_records(client: &Client) -> Result<Records, Failure> {
     for _ in 0..EXPORTS_MAX {
         let mut all = client
             .export(Page {
@@ -313,11 +317,11 @@ pub(super) async fn export(client: &Client) -> Result<Records, Failure> {
             return Ok(all);
         }
     }
-    Err("the apps are being changed all the time; try again".into())
+    Err(format!("the apps changed during each of {EXPORTS_MAX} attempts; run the command again while nobody changes apps").into())
 }
 
 /// Adds a hint to an error.
-pub(super) fn explained(failure: Failure) -> Failure {
+pub(super) fn explain_error(failure: Failure) -> Failure {
     let Some(error) = failure.downcast_ref::<Error>() else {
         return failure;
     };
@@ -339,10 +343,12 @@ pub(super) fn explained(failure: Failure) -> Failure {
         Error::Rpc(rpc)
             if rpc.code == ErrorCode::NotFound && rpc.message.starts_with("no method") =>
         {
-            format!("{error}: is that the control listener (control.address)?")
+            format!("{error}: is this the control listener (control.address)?")
         }
         Error::Disconnected { .. } | Error::Deadline => {
-            format!("{error}; a change may have been made: look with `list` before you repeat it")
+            format!(
+                "{error}; the engine may have made the change: check it with `list` before you repeat the command"
+            )
         }
         _ => return failure,
     };

@@ -49,11 +49,12 @@ enum PrincipalsCommand {
     /// Make a principal an administrator when nobody can grant roles any more, directly in the
     /// store
     ///
-    /// For an emergency. It changes the store that the configuration of this host names, and needs
-    /// what an engine needs to start there: the configuration, the store and, if the store has a
-    /// root key, a key-encryption key. No client gets access to an app by it. Engines on a database
-    /// follow at once; an engine whose store is a folder (`state.dir`) must be stopped first. It
-    /// leaves no record in the audit log: write down who did it and why.
+    /// For an emergency. The command changes the store that the configuration of this host names.
+    /// It needs the same resources as an engine that starts there: the configuration, the store
+    /// and, if the store has a root key, a key-encryption key. The command grants no client access
+    /// to an app. Engines on a database follow at once; an engine whose store is a folder
+    /// (`state.folder`) must be stopped first. The command writes no audit record: note who ran it, and
+    /// why.
     Recover {
         /// The name in the certificate of the new administrator
         principal: String,
@@ -89,7 +90,7 @@ enum PrincipalsCommand {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
-        PrincipalsCommand::List { target } => print(
+        PrincipalsCommand::List { target } => print_principals(
             target.engine.json,
             &target.run(async |control| control.principals().await)?,
         ),
@@ -97,12 +98,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             principal,
             role,
             target,
-        } => change(principal, PrincipalOperation::Grant { role }, target),
+        } => change_principal(principal, PrincipalOperation::Grant { role }, target),
         PrincipalsCommand::Revoke {
             principal,
             role,
             target,
-        } => change(
+        } => change_principal(
             principal,
             PrincipalOperation::Revoke {
                 role: role.as_deref(),
@@ -113,7 +114,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             principal,
             config,
             json,
-        } => recover(principal, config.load()?, *json),
+        } => create_administrator(principal, config.load()?, *json),
         PrincipalsCommand::Check {
             principal,
             operation,
@@ -123,25 +124,20 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             reason,
             target,
         } => {
-            let (app, collection, reason) =
-                (app.as_deref(), collection.as_deref(), reason.as_deref());
-            let property = property.as_deref();
-            check(
-                CheckRequest {
-                    principal,
-                    operation,
-                    app,
-                    collection,
-                    property,
-                    reason,
-                },
-                target,
-            )
+            let request = CheckRequest {
+                principal,
+                operation,
+                app: app.as_deref(),
+                collection: collection.as_deref(),
+                property: property.as_deref(),
+                reason: reason.as_deref(),
+            };
+            check_permission(request, target)
         }
     }
 }
 
-fn change(
+fn change_principal(
     principal: &str,
     operation: PrincipalOperation<'_>,
     target: &TargetArgs,
@@ -151,11 +147,11 @@ fn change(
         operation,
     };
     let changed = target.run(async |control| control.change_principal(call).await)?;
-    print(target.engine.json, changed.principal.as_slice())
+    print_principals(target.engine.json, changed.principal.as_slice())
 }
 
 /// Gives a principal the role administrator in the store of a configuration.
-fn recover(principal: &str, config: Config, json: bool) -> Result<(), Failure> {
+fn create_administrator(principal: &str, config: Config, json: bool) -> Result<(), Failure> {
     let place = match config.state.mode {
         Mode::Embedded => format!("state.folder {}", config.state.folder.display()),
         Mode::Stateless => format!("state.file {}", config.state.file.display()),
@@ -225,9 +221,9 @@ fn is_named(principal: &str, kind: PrincipalKind, name: &str) -> bool {
         .is_some_and(|principal| (principal.kind(), principal.as_str()) == (kind, name))
 }
 
-fn check(call: CheckRequest<'_>, target: &TargetArgs) -> Result<(), Failure> {
+fn check_permission(call: CheckRequest<'_>, target: &TargetArgs) -> Result<(), Failure> {
     let checked = target.run(async |control| control.check(call).await)?;
-    let text = described(&checked);
+    let text = description_of(&checked);
     if target.engine.json {
         outln!("{}", serde_json::to_string(&checked)?);
     } else if checked.permitted {
@@ -241,7 +237,7 @@ fn check(call: CheckRequest<'_>, target: &TargetArgs) -> Result<(), Failure> {
 }
 
 /// Returns a sentence for people: whether the engine lets the request pass, why, and in which mode.
-fn described(checked: &Checked) -> String {
+fn description_of(checked: &Checked) -> String {
     let Checked {
         permitted,
         role,
@@ -262,7 +258,7 @@ fn described(checked: &Checked) -> String {
     format!("{verdict}{through} (access.mode = \"{mode}\")")
 }
 
-fn print(as_json: bool, principals: &[Principal]) -> Result<(), Failure> {
+fn print_principals(as_json: bool, principals: &[Principal]) -> Result<(), Failure> {
     if as_json {
         outln!("{}", serde_json::to_string(principals)?);
         return Ok(());

@@ -332,12 +332,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_panics(text in "([a-z:=,\"\\\\ é]|description=|prefixes=|bits=|[0-9]){0,40}") {
+        fn invalid_texts_do_not_panic(text in "([a-z:=,\"\\\\ é]|description=|prefixes=|bits=|[0-9]){0,40}") {
             let _ = PropertyInput::from_text(&text);
         }
 
         #[test]
-        fn every_description_comes_back(description in ".{0,40}") {
+        fn descriptions_survive_a_round_trip(description in ".{0,40}") {
             let text = format!("a:string description={} unique", serde_json::Value::from(&*description));
             let read = PropertyInput::from_text(&text).unwrap();
             prop_assert_eq!((read.description, read.unique), (description, true));

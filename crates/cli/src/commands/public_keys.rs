@@ -162,24 +162,29 @@ fn print(
 impl PublicKeysArgs {
     /// Reads the file and checks it.
     pub(super) fn load(&self) -> Result<PublicKeys, Failure> {
-        let in_file = |error: &dyn std::fmt::Display| -> Failure {
-            let hint = "`sealwire public-keys --json` prints what it should be";
-            format!("{}: {error}; {hint}", self.public_keys.display()).into()
-        };
-        let text = fs::read_to_string(&self.public_keys).map_err(|error| in_file(&error))?;
+        self.read_file().map_err(|error| {
+            format!(
+                "{}: {error}; the file must contain the output of `sealwire public-keys --json`",
+                self.public_keys.display()
+            )
+            .into()
+        })
+    }
+
+    fn read_file(&self) -> Result<PublicKeys, Failure> {
+        let text = fs::read_to_string(&self.public_keys)?;
         let SignedFile {
             keys,
             signature,
             signer,
-        } = serde_json::from_str(&text).map_err(|error| in_file(&error))?;
+        } = serde_json::from_str(&text)?;
         let expected = Expected {
             signer: &self.signer,
             app: &self.app,
             min_generation: self.min_generation,
             now_unix_s: unix_s()?,
         };
-        let signed =
-            Signed::from_base64(keys, &signature, &signer).map_err(|error| in_file(&error))?;
-        signed.verify(&expected).map_err(|error| in_file(&error))
+        let signed = Signed::from_base64(keys, &signature, &signer)?;
+        Ok(signed.verify(&expected)?)
     }
 }

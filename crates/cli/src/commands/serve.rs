@@ -50,21 +50,21 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             (None, Some(control)) => format!("takes control calls on {control}"),
             (None, None) => "listens nowhere".to_owned(),
         };
-        supervisor.ready(&serving);
-        let _alive = supervisor.live();
+        supervisor.report_ready(&serving);
+        let _alive = supervisor.start_watchdog();
         loop {
             tokio::select! {
                 () = stop.next() => break,
                 _ = hangups.recv() => {
-                    supervisor.reloading();
+                    supervisor.report_reloading();
                     tokio::select! {
                         () = stop.next() => break,
-                        () = reload(args, &server, &log) => supervisor.ready(&serving),
+                        () = reload_config(args, &server, &log) => supervisor.report_ready(&serving),
                     }
                 }
             }
         }
-        supervisor.stopping();
+        supervisor.report_stopping();
         stop.unless_again(server.shutdown()).await
     });
     if ended.is_err() {
@@ -95,7 +95,7 @@ fn raise_file_limit() {
 
 /// Applies configuration changes that need no restart. Applies all of them, or none if there is an
 /// error.
-async fn reload(args: &Args, server: &Server, log: &LogFilter) {
+async fn reload_config(args: &Args, server: &Server, log: &LogFilter) {
     let reloaded = async {
         let config = args.config.load().map_err(|error| chain(&*error))?;
         let filter: Targets = config
@@ -115,12 +115,12 @@ async fn reload(args: &Args, server: &Server, log: &LogFilter) {
         Ok(left) => {
             tracing::warn!(
                 takes_a_restart = left.join(", "),
-                "configuration reloaded but for what takes a restart"
+                "configuration reloaded, except for settings that need a restart"
             );
         }
         Err(why) => tracing::warn!(
             why,
-            "nothing is reloaded; `sealwire config check` says when it is mended"
+            "the configuration is invalid and was not reloaded; run `sealwire config check`"
         ),
     }
 }
@@ -132,7 +132,7 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
     if config.state.mode == Mode::Postgres {
         postgres_options(&config.postgres).check()?;
     }
-    let files = doctor::examine_files(&config);
+    let files = doctor::check_files(&config);
     for finding in &files.findings {
         match finding.level {
             Level::Good => {}
@@ -140,8 +140,8 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
             Level::Wrong => errln!("{finding}"),
         }
     }
-    if files.worst() == Level::Wrong {
-        let count = files.count(Level::Wrong);
+    if files.worst_level() == Level::Wrong {
+        let count = files.count_level(Level::Wrong);
         return Err(format!(
             "{}: {count} problems in the files that it names",
             args.config.config.display()
@@ -161,8 +161,8 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
         }
     };
     outln!("{} is good: {apps}", args.config.config.display());
-    for held in &tls.held {
-        outln!("  {held}");
+    for certificate in &tls.certificates {
+        outln!("  {certificate}");
     }
     Ok(())
 }

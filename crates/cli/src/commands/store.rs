@@ -46,14 +46,14 @@ enum StoreCommand {
     ///
     /// The database can be empty or filled, and must be on the coordinator, with the extension and
     /// its workers. Stop all engines first. Run the command again after workers were added or
-    /// shards were moved; it changes what is missing.
+    /// shards were moved: it makes only the missing changes.
     #[command(after_help = "\
 Examples:
   sealwire store distribute --config /etc/sealwire/sealwire.toml --dry-run
   sealwire store distribute --config /etc/sealwire/sealwire.toml --shards 64
 
-All rows of an app are on one shard. Control records stay on the coordinator. docs/citus.md has the preparation of
-the cluster, and what the limits are there.")]
+All rows of an app are on one shard. Control records stay on the coordinator. docs/citus.md describes how to prepare
+the cluster, and the limits.")]
     Distribute {
         #[command(flatten)]
         config: ConfigArgs,
@@ -72,7 +72,7 @@ the cluster, and what the limits are there.")]
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
-        StoreCommand::Migrate { from, to, json } => migrate(from, to, *json),
+        StoreCommand::Migrate { from, to, json } => migrate_store(from, to, *json),
         StoreCommand::Distribute {
             config,
             shards,
@@ -80,12 +80,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             json,
         } => {
             let config = super::load_config(&config.config)?;
-            distribute(&config, *shards, *dry_run, *json)
+            distribute_tables(&config, *shards, *dry_run, *json)
         }
     }
 }
 
-fn distribute(
+fn distribute_tables(
     config: &Config,
     shards: Option<u32>,
     dry_run: bool,
@@ -153,9 +153,9 @@ fn distribution_as_text(done: &Distribution, dry_run: bool) -> String {
     )
 }
 
-fn migrate(from: &Path, to: &Path, json: bool) -> Result<(), Failure> {
-    let load = super::load_config;
-    let (from, to) = (load(from)?, load(to)?);
+fn migrate_store(from: &Path, to: &Path, json: bool) -> Result<(), Failure> {
+    let from = super::load_config(from)?;
+    let to = super::load_config(to)?;
     // PostgreSQL's worker tasks and all waits share a runtime.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -164,17 +164,17 @@ fn migrate(from: &Path, to: &Path, json: bool) -> Result<(), Failure> {
     runtime.block_on(async {
         let source = Stores::open(&from, Access::Change).await?;
         let target = Stores::open(&to, Access::Change).await?;
-        let done = copied(&source, &target, json).await;
+        let done = copy_store(&source, &target, json).await;
         source.close().await;
         target.close().await;
         done
     })
 }
 
-async fn copied(source: &Stores, target: &Stores, json: bool) -> Result<(), Failure> {
-    let (Some(from), Some(to)) = (side(source), side(target)) else {
+async fn copy_store(source: &Stores, target: &Stores, json: bool) -> Result<(), Failure> {
+    let (Some(from), Some(to)) = (side_of(source), side_of(target)) else {
         return Err(
-            "a stateless configuration keeps no tokens: `sealwire apps export` writes its file"
+            "a configuration with state.mode \"stateless\" has no tokens or objects to migrate: `sealwire apps export` writes its file"
                 .into(),
         );
     };
@@ -215,12 +215,11 @@ async fn copied(source: &Stores, target: &Stores, json: bool) -> Result<(), Fail
 }
 
 /// Returns the stores to copy; `None` for a stateless configuration.
-fn side(stores: &Stores) -> Option<Side<'_>> {
-    let (tokens, objects) = (stores.tokens.as_deref()?, stores.objects.as_deref()?);
+fn side_of(stores: &Stores) -> Option<Side<'_>> {
     Some(Side {
         control: &*stores.control,
-        tokens,
-        objects,
+        tokens: stores.tokens.as_deref()?,
+        objects: stores.objects.as_deref()?,
     })
 }
 

@@ -53,9 +53,9 @@ Example:
     },
     /// Show the audit records of requests that read or changed objects or tokens of a person
     ///
-    /// Each engine keeps a trail of its own: run the command on each, or over a folder that
-    /// collects them. Requests that delete objects or tokens, or change their expiry, name no
-    /// person.
+    /// Each engine has a separate trail: run the command on each engine, or over a folder that
+    /// collects the trails. Requests that delete objects or tokens, or change their expiry, do not
+    /// name a person.
     #[command(after_help = "\
 Example:
   sealwire subjects accesses anna@example.com --config /etc/sealwire.toml")]
@@ -73,16 +73,15 @@ Example:
     /// Erase a person: at once no engine opens an object or token of the person any more, and then
     /// they are removed
     ///
-    /// There is no way back, but a backup of the database still has the key, the objects and the
-    /// tokens. After a restore, `subjects erase-again` repeats the erasures that the audit trail
-    /// knows.
+    /// This cannot be undone, but a backup of the database still has the key, the objects and the
+    /// tokens. After a restore, `subjects erase-again` repeats the erasures of the audit trail.
     #[command(after_help = "\
 Example:
   sealwire subjects erase anna@example.com --reason 'request 4711' --yes")]
     Erase {
         #[command(flatten)]
         named: Named,
-        /// Erase. Without it the command only says that it would
+        /// Confirm the erasure. Without this option, the command only reports it
         #[arg(long)]
         yes: bool,
         /// Print JSON
@@ -177,20 +176,20 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             json,
             common,
         } => find(&named.read()?, *json, common),
-        SubjectsCommand::Export { named, common } => export(&named.read()?, common),
+        SubjectsCommand::Export { named, common } => export_subject(&named.read()?, common),
         SubjectsCommand::Accesses {
             named,
             trail,
             json,
             common,
-        } => accesses(&named.read()?, trail, *json, common),
+        } => show_accesses(&named.read()?, trail, *json, common),
         SubjectsCommand::Erase {
             named,
             yes,
             json,
             common,
         } => {
-            super::confirmed(
+            super::check_confirmed(
                 *yes,
                 "all objects and tokens of the person are lost in all collections of the app, for good",
             )?;
@@ -200,9 +199,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 // Names the version, so that a repeated request does not erase data of a person who
                 // returned meanwhile.
                 let version = client.subjects_find(target).await?.version;
-                erase(&client, target, version, None).await
+                erase_key(&client, target, version, None).await
             })?;
-            tell(&erased, *json);
+            print_erasure(&erased, *json);
             Ok(())
         }
         SubjectsCommand::EraseAgain {
@@ -232,11 +231,12 @@ fn find(name: &str, as_json: bool, common: &Common) -> Result<(), Failure> {
     Ok(())
 }
 
-fn export(name: &str, common: &Common) -> Result<(), Failure> {
+fn export_subject(name: &str, common: &Common) -> Result<(), Failure> {
     common.run(async |client| {
         let mut out = BufWriter::new(sealwire_service::output::Output);
-        let (target, mut after, mut failed) =
-            (common.target(SubjectName::Name(name)), None::<String>, 0);
+        let target = common.target(SubjectName::Name(name));
+        let mut after: Option<String> = None;
+        let mut failed = 0;
         loop {
             let page = client
                 .subjects_export(target, after.as_deref(), None)
@@ -280,7 +280,12 @@ fn export(name: &str, common: &Common) -> Result<(), Failure> {
     })
 }
 
-fn accesses(name: &str, trail: &TrailArgs, as_json: bool, common: &Common) -> Result<(), Failure> {
+fn show_accesses(
+    name: &str,
+    trail: &TrailArgs,
+    as_json: bool,
+    common: &Common,
+) -> Result<(), Failure> {
     let found = common.run(async |client| {
         Ok(client
             .subjects_find(common.target(SubjectName::Name(name)))
@@ -298,7 +303,7 @@ fn accesses(name: &str, trail: &TrailArgs, as_json: bool, common: &Common) -> Re
 
 /// Erases a key of at most `version`, made at or before `created`. Repeats the request until
 /// nothing is left.
-async fn erase(
+async fn erase_key(
     client: &Client,
     target: SubjectTarget<'_>,
     version: u64,
@@ -309,18 +314,17 @@ async fn erase(
         let found = client
             .subjects_erase(target, Some(version), created)
             .await?;
-        let (objects, tokens) = (all.objects + found.objects, all.tokens + found.tokens);
         all = SubjectErased {
             erased: all.erased || found.erased,
-            objects,
-            tokens,
+            objects: all.objects + found.objects,
+            tokens: all.tokens + found.tokens,
             ..found
         };
     }
     Ok(all)
 }
 
-fn tell(erased: &SubjectErased, as_json: bool) {
+fn print_erasure(erased: &SubjectErased, as_json: bool) {
     let SubjectErased {
         id,
         erased,
@@ -354,26 +358,21 @@ impl KnownErasure {
     /// erased the key, or was about to. Returns `None` for a request that found no key.
     fn of(record: RecordView) -> Option<Self> {
         let change = record.change?;
-        let number = |name: &str| change.get(name)?.as_u64();
-        let (version, created) = (number("key_version")?, number("key_created")?);
         Some(Self {
             id: record.subjects.into_iter().next()?,
-            version,
-            created,
+            version: change.get("key_version")?.as_u64()?,
+            created: change.get("key_created")?.as_u64()?,
         })
     }
 }
 
 fn erase_again(trail: &TrailArgs, as_json: bool, common: &Common) -> Result<(), Failure> {
-    let (app, method) = (Some(common.app.clone()), Some("subjects.erase".to_owned()));
-    let records = audit::selected(
-        &trail.source(),
-        &Filter {
-            app,
-            method,
-            ..Filter::default()
-        },
-    )?;
+    let filter = Filter {
+        app: Some(common.app.clone()),
+        method: Some("subjects.erase".to_owned()),
+        ..Filter::default()
+    };
+    let records = audit::selected(&trail.source(), &filter)?;
     let known: BTreeSet<KnownErasure> = records.into_iter().filter_map(KnownErasure::of).collect();
     common.run(async |client| {
         for KnownErasure {
@@ -383,8 +382,8 @@ fn erase_again(trail: &TrailArgs, as_json: bool, common: &Common) -> Result<(), 
         } in &known
         {
             let target = common.target(SubjectName::Id(id));
-            tell(
-                &erase(&client, target, *version, Some(*created)).await?,
+            print_erasure(
+                &erase_key(&client, target, *version, Some(*created)).await?,
                 as_json,
             );
         }

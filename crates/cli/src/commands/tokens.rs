@@ -178,7 +178,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             )
         }
         TokensCommand::Delete { named, common } => {
-            each(named, common, "removed", async |client, map, tokens| {
+            change_named_tokens(named, common, "removed", async |client, map, tokens| {
                 Ok(client.tokens_delete(map, tokens).await?)
             })
         }
@@ -186,7 +186,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             named,
             when,
             common,
-        } => each(named, common, "changed", async |client, map, tokens| {
+        } => change_named_tokens(named, common, "changed", async |client, map, tokens| {
             Ok(client.tokens_expire(map, tokens, when.in_s).await?)
         }),
         TokensCommand::Archive {
@@ -255,7 +255,7 @@ fn get(named: &Named, common: &Common) -> Result<(), Failure> {
         return Ok(());
     }
     let there: Vec<Token> = found.iter().flatten().cloned().collect();
-    print(&there);
+    print_tokens(&there);
     for (token, _) in tokens
         .iter()
         .zip(&found)
@@ -325,16 +325,16 @@ fn list(common: &Common, listing: Listing<'_>, limit: usize) -> Result<(), Failu
     if common.json {
         outln!("{}", serde_json::to_string(&found)?);
     } else {
-        print(&found);
+        print_tokens(&found);
     }
     if more {
-        errln!("there may be more; --limit says how many are listed");
+        errln!("more tokens can exist; --limit sets the number of listed tokens");
     }
     Ok(())
 }
 
 /// Changes named tokens, in requests of bounded size.
-fn each(
+fn change_named_tokens(
     named: &Named,
     common: &Common,
     done: &str,
@@ -343,7 +343,8 @@ fn each(
     let tokens = read_names(&named.tokens)?;
     let progress = DocumentProgress::start();
     let (count, missing) = common.run(async |client| {
-        let (mut count, mut missing) = (0, Vec::new());
+        let mut count = 0;
+        let mut missing = Vec::new();
         for (part, tokens) in tokens.chunks(TOKENS_MAX).enumerate() {
             let names: Vec<&str> = tokens.iter().map(String::as_str).collect();
             let counted = change(&client, common.map(), &names).await?;
@@ -362,7 +363,7 @@ fn each(
     for token in missing.iter().filter_map(|at| tokens.get(*at)) {
         errln!("{token}: not found");
     }
-    tell(common, done, count, false)
+    print_count(common, done, count, false)
 }
 
 /// Processes the whole collection in bounded steps.
@@ -394,11 +395,16 @@ pub(super) fn sweep(
         }
     })?;
     progress.end();
-    tell(common, done, count, args.dry_run)
+    print_count(common, done, count, args.dry_run)
 }
 
 /// Prints how many tokens or objects were changed, or with `dry_run` would have been.
-pub(super) fn tell(common: &Common, done: &str, count: u64, dry_run: bool) -> Result<(), Failure> {
+pub(super) fn print_count(
+    common: &Common,
+    done: &str,
+    count: u64,
+    dry_run: bool,
+) -> Result<(), Failure> {
     if common.json {
         outln!(
             "{}",
@@ -412,7 +418,11 @@ pub(super) fn tell(common: &Common, done: &str, count: u64, dry_run: bool) -> Re
     Ok(())
 }
 
-fn print(tokens: &[Token]) {
+fn time_or_dash(unix_s: Option<u64>) -> String {
+    unix_s.map_or("-".to_owned(), |unix_s| unix_s.to_string())
+}
+
+fn print_tokens(tokens: &[Token]) {
     outln!(
         "{:<40} {:<12} {:<12} {:<12} TAGS",
         "TOKEN",
@@ -420,10 +430,10 @@ fn print(tokens: &[Token]) {
         "EXPIRES",
         "ARCHIVED"
     );
-    let time = |time: Option<u64>| time.map_or("-".to_owned(), |time| time.to_string());
     for token in tokens {
-        let (created, expires, archived) =
-            (token.created, time(token.expires), time(token.archived));
+        let created = token.created;
+        let expires = time_or_dash(token.expires);
+        let archived = time_or_dash(token.archived);
         outln!(
             "{:<40} {created:<12} {expires:<12} {archived:<12} {}",
             token.token,

@@ -12,65 +12,67 @@ const CHECK: &str = "audit trail";
 
 /// Checks the folder and the end of the trail that the last engine left. Checks the end's seal only
 /// if the key is given.
-pub(super) fn examine(report: &mut Report, config: &Config, key: Option<&AuditKey>) {
+pub(super) fn check_trail(report: &mut Report, config: &Config, key: Option<&AuditKey>) {
     let Some(folder) = config.audit.folder.as_deref() else {
-        return report.warn(
+        return report.add_warning(
             CHECK,
             "audit.folder is not set: no records are kept",
-            "nothing says afterwards who did what",
+            "no record of requests and changes exists afterwards",
             "set audit.folder to a folder for this engine alone",
         );
     };
-    let there = folder
+
+    let existing = folder
         .ancestors()
         .find(|folder| folder.is_dir())
         .unwrap_or(Path::new("."));
-    files::room(
+    files::check_space(
         report,
         "audit.folder",
-        there,
-        "without room for its records no call is answered, or they are lost",
+        existing,
+        "without space for audit records the engine rejects requests, or loses the records",
     );
-    if rustix::fs::access(there, rustix::fs::Access::WRITE_OK).is_err() {
-        report.wrong(
+    if rustix::fs::access(existing, rustix::fs::Access::WRITE_OK).is_err() {
+        report.add_problem(
             CHECK,
             format!(
                 "audit.folder: {} cannot be written by this user",
-                there.display()
+                existing.display()
             ),
             "the engine does not start",
-            "make it with the engine's user as owner, mode 0700, or run this as that user",
+            "create it with the engine's user as owner and mode 0700, or run this command as that user",
         );
         return;
     }
     if !folder.exists() {
-        return report.good(
+        return report.add_good(
             CHECK,
-            format!("{} is made at the first start", folder.display()),
+            format!("{} is created at the first start", folder.display()),
         );
     }
     match Checkpoint::read(folder, key) {
-        Ok(head) if key.is_some() => report.good(CHECK, format!("it ends with record {}, under this key", head.seq)),
-        Ok(head) => report.good(CHECK, format!("it ends with record {}", head.seq)),
-        Err(NoteError::Missing) if is_empty(folder) => report.good(CHECK, "it has no record yet"),
-        Err(NoteError::Io(error)) if error.kind() == ErrorKind::PermissionDenied => report.warn(
+        Ok(head) if key.is_some() => report.add_good(CHECK, format!("the trail ends with record {}, sealed with this key", head.seq)),
+        Ok(head) => report.add_good(CHECK, format!("the trail ends with record {}", head.seq)),
+        Err(NoteError::Missing) if is_empty(folder) => report.add_good(CHECK, "the trail has no record yet"),
+        Err(NoteError::Io(error)) if error.kind() == ErrorKind::PermissionDenied => report.add_warning(
             CHECK,
-            format!("audit.folder: {} belongs to another user, and was not looked at", folder.display()),
-            "whether its end is as the engine left it is not known",
-            "run this as the user of the engine: `sudo -u sealwire sealwire doctor`",
+            format!("audit.folder: {} belongs to another user, and was not checked", folder.display()),
+            "changes at the end of the trail are not detected",
+            "run this command as the engine's user: `sudo -u sealwire sealwire doctor`",
         ),
-        Err(error) => report.wrong(
+        Err(error) => report.add_problem(
             CHECK,
             format!("audit.folder: {CHECKPOINT_FILE} {error}"),
-            "the trail was touched, or is that of another key; the engine records that and goes on",
-            "run `sealwire audit verify`, keep the folder as evidence, and give the engine a new one",
+            "the trail was changed, or belongs to another key; the engine records this and continues",
+            "run `sealwire audit verify`, keep the folder as evidence, and set audit.folder to another folder",
         ),
     }
 }
 
 fn is_empty(folder: &Path) -> bool {
-    let segment = |entry: std::io::Result<std::fs::DirEntry>| {
-        entry.is_ok_and(|entry| entry.file_name().to_string_lossy().starts_with("audit-"))
-    };
-    std::fs::read_dir(folder).is_ok_and(|mut entries| !entries.any(segment))
+    std::fs::read_dir(folder).is_ok_and(|mut entries| {
+        !entries.any(|entry| {
+            entry.is_ok_and(|entry| entry.file_name().to_string_lossy().starts_with("audit-"))
+        })
+    })
 }

@@ -17,25 +17,27 @@ use sealwire_settings::Config;
 const CHECK: &str = "certificates";
 /// Number of days before the expiry from which a certificate causes a warning.
 const DAYS_FEW: i64 = 30;
+/// Remedy for a certificate that expires.
+const RENEW: &str = "install a new certificate; the engine loads it without a restart";
 
-pub(super) fn examine(report: &mut Report, config: &Config) {
+pub(super) fn check_certificates(report: &mut Report, config: &Config) {
     let why = "the engine does not start with it";
-    let remedy = "correct the path, owner or permissions of the named file, or restore it from a backup. A certificate that has expired is issued anew by the same authority (`sealwire certs`, docs/operations.md)";
+    let remedy = "correct the path, owner or permissions of the named file, or restore it from a backup. A certificate that has expired is issued anew by the same authority (`sealwire certs`, docs/operators/certificates.md)";
     if let Err(error) = tls::load(&config.tls, config.control.as_ref()) {
-        report.wrong(CHECK, with_cause(&error), why, remedy);
+        report.add_problem(CHECK, with_cause(&error), why, remedy);
     }
-    server(report, &config.tls.certificate);
-    authorities(report, "tls.client_ca", &config.tls.client_ca);
+    check_server_chain(report, &config.tls.certificate);
+    check_authorities(report, "tls.client_ca", &config.tls.client_ca);
     if let Some(lists) = &config.tls.client_crl {
-        revocation(report, "tls.client_crl", lists, &config.tls.client_ca);
+        check_revocation_lists(report, "tls.client_crl", lists, &config.tls.client_ca);
     }
     if let Some(control) = &config.control {
         if let Some(authority) = &control.client_ca {
-            authorities(report, "control.client_ca", authority);
+            check_authorities(report, "control.client_ca", authority);
         }
         if let Some(lists) = &control.client_crl {
             let of = control.client_ca.as_ref().unwrap_or(&config.tls.client_ca);
-            revocation(report, "control.client_crl", lists, of);
+            check_revocation_lists(report, "control.client_crl", lists, of);
         }
     }
 }
@@ -48,11 +50,11 @@ fn with_cause(error: &dyn std::error::Error) -> String {
 
 /// Returns every certificate of a file, or none if the file cannot be read, which the loading check
 /// has reported.
-fn read(file: &Path) -> Vec<CertificateDer<'static>> {
+fn read_certificates(file: &Path) -> Vec<CertificateDer<'static>> {
     tls_files::certificates(file).unwrap_or_default()
 }
 
-fn parse<'a>(ders: &'a [CertificateDer<'static>]) -> Vec<X509Certificate<'a>> {
+fn parse_certificates<'a>(ders: &'a [CertificateDer<'static>]) -> Vec<X509Certificate<'a>> {
     ders.iter()
         .filter_map(|der| X509Certificate::from_der(der).ok())
         .map(|(_, parsed)| parsed)
@@ -60,9 +62,9 @@ fn parse<'a>(ders: &'a [CertificateDer<'static>]) -> Vec<X509Certificate<'a>> {
 }
 
 /// Checks the server's own chain.
-fn server(report: &mut Report, file: &Path) {
-    let ders = read(file);
-    let chain = parse(&ders);
+fn check_server_chain(report: &mut Report, file: &Path) {
+    let ders = read_certificates(file);
+    let chain = parse_certificates(&ders);
     let Some(leaf) = chain.first() else { return };
     let at = file.display();
     let names = leaf
@@ -71,81 +73,81 @@ fn server(report: &mut Report, file: &Path) {
         .flatten()
         .map_or(0, |names| names.value.general_names.len());
     if names == 0 {
-        report.wrong(
+        report.add_problem(
             CHECK,
-            format!("tls.certificate: {at} names no host"),
-            "no caller accepts it: the names of hosts are looked for among the alternative names alone",
-            "issue one with the names and addresses that callers connect to",
+            format!("tls.certificate: {at} has no subject alternative names"),
+            "clients reject it, because they compare the host with these names only",
+            "issue a certificate with the names and addresses that clients connect to: `sealwire certs server`",
         );
     }
     if let Ok(Some(usage)) = leaf.extended_key_usage()
         && !(usage.value.server_auth || usage.value.any)
     {
-        report.wrong(
+        report.add_problem(
             CHECK,
             format!("tls.certificate: {at} is not for servers"),
-            "no caller accepts it: its extended key usage lacks serverAuth",
-            "issue one for a server: `sealwire certs server`",
+            "clients reject it, because its extended key usage lacks serverAuth",
+            "issue a certificate for a server: `sealwire certs server`",
         );
     }
     for (below, above) in chain.iter().zip(chain.iter().skip(1)) {
         if below.issuer() != above.subject()
             || below.verify_signature(Some(above.public_key())).is_err()
         {
-            report.wrong(
+            report.add_problem(
                 CHECK,
                 format!(
                     "tls.certificate: {at}: {} is followed by one that did not issue it",
-                    shown(below)
+                    escaped_subject(below)
                 ),
-                "callers cannot follow the chain to the authority they trust",
-                "put the server's certificate first, then whoever issued it, in that order",
+                "clients cannot build the chain to the authority that they trust",
+                "put the server's certificate first, and after each certificate the one of its issuer",
             );
         }
     }
-    ends(
+    check_expiry(
         report,
         "tls.certificate",
         file,
         &chain,
-        "callers refuse the engine from then on",
+        "clients reject the engine's certificate after this date",
     );
 }
 
-fn authorities(report: &mut Report, key: &str, file: &Path) {
-    let ders = read(file);
-    let all = parse(&ders);
+fn check_authorities(report: &mut Report, key: &str, file: &Path) {
+    let ders = read_certificates(file);
+    let all = parse_certificates(&ders);
     for authority in &all {
         if !authority.is_ca() {
-            report.wrong(
+            report.add_problem(
                 CHECK,
                 format!(
                     "{key}: {}: {} may not issue certificates",
                     file.display(),
-                    shown(authority)
+                    escaped_subject(authority)
                 ),
-                "no caller's certificate can come from it",
-                "name the authority that issues callers' certificates, not one of those",
+                "no client certificate can be issued by it",
+                "name the authority that issues client certificates, not a client certificate",
             );
         }
     }
-    ends(
+    check_expiry(
         report,
         key,
         file,
         &all,
-        "callers whose certificates come from it are refused from then on",
+        "the engine rejects clients of this authority after this date",
     );
 }
 
 /// Returns the subject of a certificate for a terminal: control characters in its names are
 /// escaped.
-fn shown(certificate: &X509Certificate<'_>) -> String {
+fn escaped_subject(certificate: &X509Certificate<'_>) -> String {
     certificate.subject().to_string().escape_debug().to_string()
 }
 
 /// Checks the expiry of certificates.
-fn ends(
+fn check_expiry(
     report: &mut Report,
     key: &str,
     file: &Path,
@@ -154,42 +156,48 @@ fn ends(
 ) {
     let now = OffsetDateTime::now_utc();
     for certificate in all {
-        let (from, to) = (
-            certificate.validity().not_before.to_datetime(),
-            certificate.validity().not_after.to_datetime(),
+        let start = certificate.validity().not_before.to_datetime();
+        let end = certificate.validity().not_after.to_datetime();
+        let what = format!(
+            "{key}: {}: {}",
+            file.display(),
+            escaped_subject(certificate)
         );
-        let what = format!("{key}: {}: {}", file.display(), shown(certificate));
-        let days = (to - now).whole_days();
-        if now < from {
-            let remedy = "look at the clock of this machine, and of the one that issued it";
-            report.wrong(
+        let days = (end - now).whole_days();
+        if now < start {
+            report.add_problem(
                 CHECK,
-                format!("{what} does not hold before {from}"),
-                "it is refused until then",
-                remedy,
+                format!("{what} is valid only from {start}"),
+                "the certificate is rejected until then",
+                "check the clocks of this machine and of the machine that issued the certificate",
             );
-        } else if now > to {
-            report.wrong(
+        } else if now > end {
+            report.add_problem(
                 CHECK,
-                format!("{what} ended on {}", to.date()),
+                format!("{what} expired on {}", end.date()),
                 why,
-                "issue another and put it in its place",
+                RENEW,
             );
         } else if days < DAYS_FEW {
-            report.warn(
+            report.add_warning(
                 CHECK,
-                format!("{what} ends in {days} days"),
+                format!("{what} expires in {}", days_text(days)),
                 why,
-                "issue another and put it in its place",
+                RENEW,
             );
         } else {
-            report.good(CHECK, format!("{what} holds for {days} days"));
+            report.add_good(CHECK, format!("{what} is valid for {}", days_text(days)));
         }
     }
 }
 
+/// Returns a number of days with its noun.
+fn days_text(days: i64) -> String {
+    format!("{days} {}", if days == 1 { "day" } else { "days" })
+}
+
 /// Checks that each authority has a current revocation list.
-fn revocation(report: &mut Report, key: &str, file: &Path, authorities: &Path) {
+fn check_revocation_lists(report: &mut Report, key: &str, file: &Path, authorities: &Path) {
     let lists: Vec<CertificateRevocationListDer<'static>> = tls_files::read_pem(file)
         .ok()
         .and_then(|pem| tls_files::items(&pem, "PEM revocation list").ok())
@@ -200,7 +208,7 @@ fn revocation(report: &mut Report, key: &str, file: &Path, authorities: &Path) {
         .map(|(_, list)| list)
         .collect();
     if lists.is_empty() {
-        return; // Loading has said so.
+        return; // The check that loads the TLS files has reported this.
     }
     let at = file.display();
     let now = OffsetDateTime::now_utc();
@@ -208,31 +216,35 @@ fn revocation(report: &mut Report, key: &str, file: &Path, authorities: &Path) {
         let issuer = list.issuer();
         let age = (now - list.last_update().to_datetime()).whole_days();
         match list.next_update().map(|next| next.to_datetime()) {
-            Some(next) if next < now => report.warn(
+            Some(next) if next < now => report.add_warning(
                 CHECK,
                 format!(
-                    "{key}: {at}: the list of {issuer} should have been replaced on {}",
+                    "{key}: {at}: a newer list of {issuer} was due on {}",
                     next.date()
                 ),
-                "whoever was revoked since is still let in",
-                "have the authority issue a new list, and put it there",
+                "clients that were revoked since then are still accepted",
+                "issue a new list with the authority, and install it there",
             ),
-            _ => report.good(
+            _ => report.add_good(
                 CHECK,
-                format!("{key}: {at}: the list of {issuer} is {age} days old"),
+                format!(
+                    "{key}: {at}: the list of {issuer} is {} old",
+                    days_text(age)
+                ),
             ),
         }
     }
-    let ders = read(authorities);
-    for authority in parse(&ders)
-        .iter()
-        .filter(|it| !lists.iter().any(|list| list.issuer() == it.subject()))
-    {
-        report.wrong(
+    let ders = read_certificates(authorities);
+    for authority in parse_certificates(&ders).iter().filter(|authority| {
+        !lists
+            .iter()
+            .any(|list| list.issuer() == authority.subject())
+    }) {
+        report.add_problem(
             CHECK,
             format!("{key}: {at} has no list of {}", authority.subject()),
-            "every caller of an authority without a list is refused",
-            "add its list, also when nobody is revoked",
+            "the engine rejects all clients of this authority",
+            "add a list of this authority, even if it revokes no certificate",
         );
     }
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 /// Timeout of each network operation. The engine responds from a separate thread within
 /// milliseconds.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest response that is read.
-const ANSWER_BYTES_MAX: u64 = 1 << 20;
+const RESPONSE_BYTES_MAX: u64 = 1 << 20;
 
 /// An engine that responds.
 #[derive(Clone, Debug)]
@@ -22,12 +22,12 @@ pub(super) struct RunningEngine {
 }
 
 /// Reads the state of the engine at the health address. Returns `None` if no engine listens there.
-pub(super) fn ask(address: SocketAddr) -> Option<RunningEngine> {
+pub(super) fn find_engine(address: SocketAddr) -> Option<RunningEngine> {
     if address.port() == 0 {
         return None;
     }
-    let (status, said) = get(address, "/ready/store")?;
-    let (metrics_status, metrics) = get(address, "/metrics")?;
+    let (status, ready_text) = request_path(address, "/ready/store")?;
+    let (metrics_status, metrics) = request_path(address, "/metrics")?;
     if metrics_status != 200 || !metrics.contains("sealwire_build_info") {
         return None;
     }
@@ -38,7 +38,7 @@ pub(super) fn ask(address: SocketAddr) -> Option<RunningEngine> {
         .lines()
         .find_map(|line| line.strip_prefix("process_max_fds "));
     Some(RunningEngine {
-        ready: (status == 200, said.trim().to_owned()),
+        ready: (status == 200, ready_text.trim().to_owned()),
         version: version.map(str::to_owned),
         max_fds: max_fds
             .and_then(|text| text.parse::<f64>().ok())
@@ -47,7 +47,7 @@ pub(super) fn ask(address: SocketAddr) -> Option<RunningEngine> {
 }
 
 /// Replaces the unspecified address, which listens on all interfaces, by loopback.
-pub(super) fn reachable(address: SocketAddr) -> SocketAddr {
+pub(super) fn loopback_if_unspecified(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
@@ -56,20 +56,20 @@ pub(super) fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
-    let mut stream = TcpStream::connect_timeout(&reachable(address), PATIENCE).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).ok()?;
-    stream.set_write_timeout(Some(PATIENCE)).ok()?;
+fn request_path(address: SocketAddr, path: &str) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect_timeout(&loopback_if_unspecified(address), TIMEOUT).ok()?;
+    stream.set_read_timeout(Some(TIMEOUT)).ok()?;
+    stream.set_write_timeout(Some(TIMEOUT)).ok()?;
     write!(
         stream,
         "GET {path} HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n"
     )
     .ok()?;
-    let mut answer = String::new();
+    let mut response = String::new();
     stream
-        .take(ANSWER_BYTES_MAX)
-        .read_to_string(&mut answer)
+        .take(RESPONSE_BYTES_MAX)
+        .read_to_string(&mut response)
         .ok()?;
-    let status = answer.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
-    Some((status, answer.split_once("\r\n\r\n")?.1.to_owned()))
+    let status = response.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+    Some((status, response.split_once("\r\n\r\n")?.1.to_owned()))
 }

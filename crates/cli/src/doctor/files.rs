@@ -15,7 +15,7 @@ const EXPOSED: &str = "other users can read or replace the secret";
 const REPLACEABLE: &str = "anyone who can replace the file decides what the engine trusts, so the engine rejects the file";
 
 /// Checks access to files with secrets, and to files whose content is trusted.
-pub(super) fn modes(report: &mut Report, config: &Config) {
+pub(super) fn check_modes(report: &mut Report, config: &Config) {
     use FileKind::{Public, Secret};
     let tls = &config.tls;
     let mut files = vec![
@@ -44,6 +44,7 @@ pub(super) fn modes(report: &mut Report, config: &Config) {
     if let Some(file) = &config.kek_providers {
         files.push(("kek.providers".to_owned(), file.clone(), Public));
     }
+
     // A file of providers that does not load is reported by the check of the key-encryption key.
     for (name, settings) in Providers::load(config).iter().flat_map(Providers::iter) {
         if name != LOCAL_PROVIDER {
@@ -53,13 +54,14 @@ pub(super) fn modes(report: &mut Report, config: &Config) {
             }));
         }
     }
-    let mut looked = 0;
+
+    let mut checked = 0;
     for (key, file, kind) in files {
         // A missing file is reported by the check that needs the file.
         if !file.exists() {
             continue;
         }
-        looked += usize::from(kind == Secret);
+        checked += usize::from(kind == Secret);
         if let Err(FileError {
             reason: FileErrorReason::Exposed(Exposure { problem, remedy }),
             ..
@@ -70,7 +72,7 @@ pub(super) fn modes(report: &mut Report, config: &Config) {
                 Some(command) => format!("run `{command}`"),
                 None => "move the file as named, and change the setting".to_owned(),
             };
-            report.wrong(
+            report.add_problem(
                 CHECK,
                 format!("{key}: {}: {problem}", file.display()),
                 effect,
@@ -78,6 +80,7 @@ pub(super) fn modes(report: &mut Report, config: &Config) {
             );
         }
     }
+
     let kept = match config.state.mode {
         Mode::Stateless => Some(("state.file", config.state.file.as_path())),
         Mode::Embedded => Some(("state.folder", config.state.folder.as_path())),
@@ -87,14 +90,14 @@ pub(super) fn modes(report: &mut Report, config: &Config) {
         && let Ok(metadata) = std::fs::metadata(path)
         && let Some(mode) = written_by_others(&metadata)
     {
-        report.wrong(
+        report.add_problem(
             CHECK,
             format!("{key}: {} has mode {mode:03o}", path.display()),
-            "other users can put an older or another state there, and nothing in it would show that",
+            "other users can install an older or different state, and the engine could not detect it",
             format!("run `chmod o-w,g-w {}`", sealwire_service::trusted_file::quoted(path)),
         );
     }
-    report.good(CHECK, format!("{looked} files with secrets were looked at"));
+    report.add_good(CHECK, format!("{checked} files with secrets were checked"));
 }
 
 /// Returns the mode if anybody other than the owner can write.
@@ -105,7 +108,7 @@ fn written_by_others(metadata: &Metadata) -> Option<u32> {
 }
 
 /// Checks the free space of a folder that the engine writes to.
-pub(super) fn room(report: &mut Report, key: &str, folder: &Path, why: &'static str) {
+pub(super) fn check_space(report: &mut Report, key: &str, folder: &Path, why: &'static str) {
     const CHECK: &str = "disk";
     /// Free bytes below which the store soon fails: its journal alone takes 64 MiB.
     const BYTES_MIN: u64 = 256 << 20;
@@ -114,22 +117,22 @@ pub(super) fn room(report: &mut Report, key: &str, folder: &Path, why: &'static 
     /// Free inodes in percent below which the check warns.
     const FILES_FEW: u64 = 5;
     let Ok(disk) = rustix::fs::statvfs(folder) else {
-        return report.warn(
+        return report.add_warning(
             CHECK,
-            format!("{key}: nothing is said of the room at {}", folder.display()),
+            format!("{key}: the free space at {} is not known", folder.display()),
             why,
-            "look at it with `df`",
+            "check it with `df`",
         );
     };
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
     let what = format!("{key}: {} MiB are free at {}", free >> 20, folder.display());
-    let remedy = "enlarge the disk, or free space outside this folder: its files are keys, state or records. `df` shows the room";
+    let remedy = "enlarge the disk, or free space outside this folder, whose files are keys, state or records; `df` shows the space";
     if free < BYTES_MIN {
-        report.wrong(CHECK, what, why, remedy);
+        report.add_problem(CHECK, what, why, remedy);
     } else if free < BYTES_FEW {
-        report.warn(CHECK, what, why, remedy);
+        report.add_warning(CHECK, what, why, remedy);
     } else {
-        report.good(CHECK, what);
+        report.add_good(CHECK, what);
     }
     // Some file systems have no fixed number of files and report 0.
     if disk.f_files > 0 && disk.f_favail < disk.f_files / 100 * FILES_FEW {
@@ -139,11 +142,11 @@ pub(super) fn room(report: &mut Report, key: &str, folder: &Path, why: &'static 
             disk.f_files,
             folder.display()
         );
-        report.warn(
+        report.add_warning(
             CHECK,
             what,
-            "without files to be had it is a full disk",
-            "remove files there; `df -i` counts them",
+            "without free inodes, no file can be created",
+            "free inodes outside this folder; `df -i` counts them",
         );
     }
 }

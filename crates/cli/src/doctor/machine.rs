@@ -16,63 +16,63 @@ const FDS_BESIDE: u64 = 256;
 const BUILT_AFTER_S: u64 = 1_767_225_600;
 
 /// Processor instructions that make the cryptography fast.
-pub(super) fn cpu(report: &mut Report) {
+pub(super) fn check_cpu(report: &mut Report) {
     const CHECK: &str = "processor";
     #[cfg(target_arch = "x86_64")]
-    let (aes, more) = (
-        std::arch::is_x86_feature_detected!("aes")
-            && std::arch::is_x86_feature_detected!("pclmulqdq"),
-        if std::arch::is_x86_feature_detected!("vaes") {
-            "AES-NI, VAES"
-        } else {
-            "AES-NI"
-        },
-    );
+    let instructions = x86_instructions();
     #[cfg(target_arch = "aarch64")]
-    let (aes, more) = (std::arch::is_aarch64_feature_detected!("aes"), "ARMv8 AES");
+    let instructions = std::arch::is_aarch64_feature_detected!("aes").then_some("ARMv8 AES");
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let (aes, more) = (false, "");
-    if aes {
-        report.good(CHECK, format!("it has {more}"));
-    } else {
-        report.warn(
+    let instructions: Option<&str> = None;
+    match instructions {
+        Some(instructions) => report.add_good(CHECK, format!("it has {instructions}")),
+        None => report.add_warning(
             CHECK,
-            "it has no instructions for AES, or does not show them",
-            "a field takes several times the CPU",
-            "run on another machine, or let the virtual machine see its host's processor",
-        );
+            "it has no instructions for AES, or the hypervisor hides them",
+            "each field takes several times the CPU time",
+            "run on another machine, or pass the host's processor type to the virtual machine",
+        ),
     }
 }
 
+/// Returns the names of the instructions for AES and GCM, if the processor has them.
+#[cfg(target_arch = "x86_64")]
+fn x86_instructions() -> Option<&'static str> {
+    let has_aes = std::arch::is_x86_feature_detected!("aes")
+        && std::arch::is_x86_feature_detected!("pclmulqdq");
+    let has_vaes = std::arch::is_x86_feature_detected!("vaes");
+    has_aes.then_some(if has_vaes { "AES-NI, VAES" } else { "AES-NI" })
+}
+
 /// Checks that random numbers are available without waiting.
-pub(super) fn entropy(report: &mut Report) {
+pub(super) fn check_entropy(report: &mut Report) {
     const CHECK: &str = "entropy";
     let mut drawn = [[0_u8; 32]; 2];
-    let draw =
-        |into: &mut [u8; 32]| rustix::rand::getrandom(into, rustix::rand::GetRandomFlags::NONBLOCK);
-    let bytes = drawn.each_mut().map(|into| draw(into).unwrap_or(0));
+    let bytes = drawn.each_mut().map(|into| {
+        rustix::rand::getrandom(into, rustix::rand::GetRandomFlags::NONBLOCK).unwrap_or(0)
+    });
     if bytes == [32, 32] && drawn[0] != drawn[1] {
-        report.good(CHECK, "the system's random source is seeded");
+        report.add_good(CHECK, "the system's random source is seeded");
     } else {
-        report.wrong(
+        report.add_problem(
             CHECK,
             "the system's random source is not ready",
-            "keys would wait for it, or be guessable",
+            "the creation of keys would wait for it",
             "wait until the machine has started; give a virtual machine a virtio-rng device",
         );
     }
 }
 
 /// Checks that a crash cannot write this program's memory to a file.
-pub(super) fn core_dumps(report: &mut Report) {
+pub(super) fn check_core_dumps(report: &mut Report) {
     const CHECK: &str = "core dumps";
     core_dumps::forbid();
     if core_dumps::are_forbidden() {
-        report.good(CHECK, "this program switches its own off");
+        report.add_good(CHECK, "this program disables its own");
     } else {
-        report.wrong(
+        report.add_problem(
             CHECK,
-            "they could not be switched off",
+            "they could not be disabled",
             "a crash would write keys to a file, or to the program that collects dumps",
             "set LimitCORE=0 in the unit, and allow prctl(PR_SET_DUMPABLE)",
         );
@@ -80,7 +80,7 @@ pub(super) fn core_dumps(report: &mut Report) {
 }
 
 /// Checks that memory cannot be swapped to a plain disk.
-pub(super) fn swap(report: &mut Report) {
+pub(super) fn check_swap(report: &mut Report) {
     const CHECK: &str = "swap";
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let used: Vec<&str> = swaps
@@ -89,16 +89,16 @@ pub(super) fn swap(report: &mut Report) {
         .filter_map(|line| line.split_whitespace().next())
         .collect();
     match swapped_to_disk(&used) {
-        None if used.is_empty() => report.good(CHECK, "there is none"),
-        None => report.good(
+        None if used.is_empty() => report.add_good(CHECK, "this machine has no swap space"),
+        None => report.add_good(
             CHECK,
-            "what there is stays in memory, or is encrypted by name",
+            "all swap devices are compressed memory or mapped devices, such as encrypted ones",
         ),
-        Some(device) => report.warn(
+        Some(device) => report.add_warning(
             CHECK,
-            format!("{device} is swapped to"),
-            "keys and values in memory may be written there, and stay after the program has ended",
-            "`swapoff`, MemorySwapMax=0 in the unit, or encrypt it",
+            format!("{device} is a swap device that may be unencrypted"),
+            "keys and values in memory can be written there, and stay after the program has ended",
+            "disable it with `swapoff`, set MemorySwapMax=0 in the unit, or encrypt the device",
         ),
     }
 }
@@ -106,35 +106,39 @@ pub(super) fn swap(report: &mut Report) {
 /// Returns the first swap device that is neither compressed memory nor a mapped device. Encrypted
 /// swap is a mapped device.
 fn swapped_to_disk<'a>(devices: &[&'a str]) -> Option<&'a str> {
-    let fine = |device: &str| {
-        device.starts_with("/dev/zram")
-            || device.starts_with("/dev/mapper/")
-            || device.starts_with("/dev/dm-")
-    };
-    devices.iter().copied().find(|device| !fine(device))
+    devices
+        .iter()
+        .copied()
+        .find(|device| !is_memory_or_mapped(device))
+}
+
+fn is_memory_or_mapped(device: &str) -> bool {
+    ["/dev/zram", "/dev/mapper/", "/dev/dm-"]
+        .into_iter()
+        .any(|prefix| device.starts_with(prefix))
 }
 
 /// Checks that the clock is plausible.
-pub(super) fn clock(report: &mut Report) {
+pub(super) fn check_clock(report: &mut Report) {
     const CHECK: &str = "clock";
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_secs();
     if now >= BUILT_AFTER_S {
-        report.good(CHECK, "it is later than this program");
+        report.add_good(CHECK, "it shows a time after this program was built");
     } else {
-        report.wrong(
+        report.add_problem(
             CHECK,
-            "it stands before the time that this program was made",
-            "certificates are refused, and tokens expire at the wrong time",
-            "set it, and keep it right by NTP: `timedatectl`",
+            "it shows a time before this program was built",
+            "certificates are rejected, and tokens expire at the wrong time",
+            "set the clock, and synchronize it by NTP: `timedatectl`",
         );
     }
 }
 
 /// Checks that enough file descriptors are allowed for the configured connections.
-pub(super) fn file_descriptors(
+pub(super) fn check_file_descriptors(
     report: &mut Report,
     config: &Config,
     engine: Option<&RunningEngine>,
@@ -142,79 +146,69 @@ pub(super) fn file_descriptors(
     const CHECK: &str = "file descriptors";
     let wanted = config.limits.connections_max as u64 + FDS_BESIDE;
     let (whose, has) = match engine.and_then(|engine| engine.max_fds) {
-        Some(has) => ("the engine that runs", has),
+        Some(has) => ("the running engine", has),
         // An engine raises its soft limit to the maximum at its start.
         None => (
-            "an engine of this shell",
+            "an engine started from this shell",
             getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX),
         ),
     };
-    let what = format!("{whose} may open {has}, and limits.connections_max needs {wanted}");
+    let what = format!("{whose} can open {has}, and limits.connections_max needs {wanted}");
     if has >= wanted {
-        report.good(CHECK, what);
+        report.add_good(CHECK, what);
     } else {
-        let why = "the engine stops accepting connections before its own limit says so";
+        let why = "the engine stops accepting connections before limits.connections_max is reached";
         let remedy = format!(
-            "LimitNOFILE={wanted} in the unit, `ulimit -n {wanted}` in a shell, or fewer connections"
+            "set LimitNOFILE={wanted} in the unit or run `ulimit -n {wanted}` in the shell, or lower limits.connections_max"
         );
         if engine.is_some() {
-            report.wrong(CHECK, what, why, remedy)
+            report.add_problem(CHECK, what, why, remedy)
         } else {
-            report.warn(CHECK, what, why, remedy)
+            report.add_warning(CHECK, what, why, remedy)
         }
     }
 }
 
 /// Checks that the machine has the memory that the configuration allows requests.
-pub(super) fn memory(report: &mut Report, config: &Config) {
+pub(super) fn check_memory(report: &mut Report, config: &Config) {
     const CHECK: &str = "memory";
-    let kib = |text: &str| {
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix("MemTotal:"))?;
-        line.trim().trim_end_matches(" kB").parse::<u64>().ok()
-    };
     let machine = fs::read_to_string("/proc/meminfo")
         .ok()
         .as_deref()
-        .and_then(kib)
+        .and_then(total_kib)
         .map(|kib| kib << 10);
     let group = fs::read_to_string("/sys/fs/cgroup/memory.max")
         .ok()
         .and_then(|text| text.trim().parse::<u64>().ok());
     let Some(has) = machine.into_iter().chain(group).min() else {
-        return report.good(CHECK, "this system does not say how much there is");
+        return report.add_good(CHECK, "this system does not report its memory");
     };
     let wanted = config.schedule.memory_bytes();
     let what = format!(
-        "there are {} MiB, and schedule.memory_mib lets calls hold {}",
+        "this process can use {} MiB, and schedule.memory_mib lets requests hold {} MiB",
         has >> 20,
         wanted >> 20
     );
-    let why = "the system ends a process that takes more than there is, in the middle of its calls";
+    let why = "the operating system kills a process that uses more memory than that";
+    let remedy = format!(
+        "set schedule.memory_mib to at most {}, or add memory",
+        (has >> 21).max(1)
+    );
     if wanted > has {
-        report.wrong(
-            CHECK,
-            what,
-            why,
-            format!(
-                "schedule.memory_mib = {}, or more memory",
-                (has >> 21).max(1)
-            ),
-        );
+        report.add_problem(CHECK, what, why, remedy);
     } else if wanted > has / 4 * 3 {
-        report.warn(
-            CHECK,
-            what,
-            why,
-            format!(
-                "schedule.memory_mib = {}, or more memory",
-                (has >> 21).max(1)
-            ),
-        );
+        report.add_warning(CHECK, what, why, remedy);
     } else {
-        report.good(CHECK, what);
+        report.add_good(CHECK, what);
     }
+}
+
+/// Returns the memory of the machine from the text of `/proc/meminfo`, in KiB.
+fn total_kib(text: &str) -> Option<u64> {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().trim_end_matches(" kB").parse().ok()
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ use sealwire_settings::Config;
 
 const CHECK: &str = "ports";
 
-pub(super) fn examine(report: &mut Report, config: &Config, engine: Option<&RunningEngine>) {
+pub(super) fn check_ports(report: &mut Report, config: &Config, engine: Option<&RunningEngine>) {
     if let Some(engine) = engine {
-        running(report, config, engine);
+        check_running_engine(report, config, engine);
     }
     let control = config.control.as_ref().map(|control| control.address);
     let addresses = [
@@ -23,79 +23,79 @@ pub(super) fn examine(report: &mut Report, config: &Config, engine: Option<&Runn
         .into_iter()
         .filter_map(|(key, address)| Some((key, address?)))
     {
-        listen(report, key, address, engine.is_some());
+        check_port(report, key, address, engine.is_some());
         if address.ip().is_unspecified() && key != "listen.address" {
-            report.warn(
+            report.add_warning(
                 CHECK,
                 format!("{key} is every address of this machine"),
-                "whoever reaches the machine reaches it too: health and metrics ask nobody for a certificate, and operators \
-                 change keys at the other",
-                "name an address that only operators reach, or see to that with a firewall",
+                "every host that reaches this machine reaches this listener: admin.address requires no certificate, and \
+                 operators change keys through control.address",
+                "name an address that only operators can reach, or restrict access with a firewall",
             );
         }
     }
 }
 
-fn running(report: &mut Report, config: &Config, engine: &RunningEngine) {
-    let (is_ready, said) = &engine.ready;
+fn check_running_engine(report: &mut Report, config: &Config, engine: &RunningEngine) {
+    let (is_ready, reason) = &engine.ready;
     let at = config.admin.address;
     if *is_ready {
-        report.good(
+        report.add_good(
             "engine",
-            format!("one runs and is ready, says http://{at}/ready/store"),
+            format!("an engine runs and is ready (http://{at}/ready/store)"),
         );
     } else {
-        report.wrong(
+        report.add_problem(
             "engine",
-            format!("one runs and is not ready: {said}"),
-            "with only `store` or `control state` failing it encrypts and decrypts, but serves no tokens, objects or changes; else it serves nothing",
-            "its log says why; docs/operations.md has what to do about each condition",
+            format!("an engine runs and is not ready: {reason}"),
+            "if only `store` or `control state` fails, it encrypts and decrypts, but serves no tokens, objects or changes; otherwise it serves nothing",
+            "read its log; docs/operators/incident-alerts.md has the remedy for each condition",
         );
     }
     let ours = env!("CARGO_PKG_VERSION");
     if let Some(theirs) = engine.version.as_deref().filter(|theirs| *theirs != ours) {
-        report.warn(
+        report.add_warning(
             "engine",
-            format!("the one that runs is version {theirs}, and this program is {ours}"),
-            "what is found here is true of this program",
-            "restart the engine, or look with the program that it was started from",
+            format!("the running engine has version {theirs}, and this program {ours}"),
+            "these findings are for the version of this program",
+            "restart the engine, or run the program from which the engine was started",
         );
     }
 }
 
-fn listen(report: &mut Report, key: &str, address: SocketAddr, engine_runs: bool) {
+fn check_port(report: &mut Report, key: &str, address: SocketAddr, engine_runs: bool) {
     match TcpListener::bind(address) {
-        Ok(_) => report.good(CHECK, format!("{key}: {address} is free")),
+        Ok(_) => report.add_good(CHECK, format!("{key}: {address} is free")),
         Err(error) => match error.kind() {
             ErrorKind::AddrInUse if engine_runs => {
-                report.good(CHECK, format!("{key}: {address} is taken, and an engine runs here"));
+                report.add_good(CHECK, format!("{key}: {address} is in use, and an engine runs here"));
             }
-            ErrorKind::AddrInUse => report.wrong(
+            ErrorKind::AddrInUse => report.add_problem(
                 CHECK,
-                format!("{key}: {address} is taken, and not by an engine that answers at admin.address"),
+                format!("{key}: {address} is in use, but no engine responds at admin.address"),
                 "the engine cannot listen there",
                 format!(
-                    "find who has it with `ss -ltnp sport = :{}`, stop that, or choose another port",
+                    "find its process with `ss -ltnp sport = :{}` and stop it, or choose another port",
                     address.port()
                 ),
             ),
-            ErrorKind::AddrNotAvailable => report.wrong(
+            ErrorKind::AddrNotAvailable => report.add_problem(
                 CHECK,
                 format!("{key}: this machine has no address {}", address.ip()),
                 "the engine cannot listen there",
                 "name an address that `ip address` shows",
             ),
-            ErrorKind::PermissionDenied => report.wrong(
+            ErrorKind::PermissionDenied => report.add_problem(
                 CHECK,
                 format!("{key}: this user may not listen on port {}", address.port()),
                 "the engine cannot listen there",
                 "choose a port from 1024 on, or give the unit AmbientCapabilities=CAP_NET_BIND_SERVICE",
             ),
-            _ => report.wrong(
+            _ => report.add_problem(
                 CHECK,
                 format!("{key}: {address}: {error}"),
                 "the engine cannot listen there",
-                "mend what the system says",
+                "correct the cause that the operating system reports",
             ),
         },
     }

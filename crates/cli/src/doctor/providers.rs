@@ -19,10 +19,10 @@ use super::Report;
 
 const CHECK: &str = "providers";
 /// The effect of a provider or slot that does not work.
-const DOWN: &str = "an engine that starts while the other slots fail, too, cannot open any key";
+const DOWN: &str = "if the other slots fail too, an engine that starts cannot open any key";
 
 /// Checks the configured providers, and the slots of a root record.
-pub(super) async fn examine(
+pub(super) async fn check_providers(
     report: &mut Report,
     config: &Config,
     providers: &Arc<Providers>,
@@ -30,7 +30,7 @@ pub(super) async fn examine(
 ) {
     let Some(record) = record else {
         if config.kek_providers.is_some() {
-            report.warn(
+            report.add_warning(
                 CHECK,
                 "kek.providers names providers, and the store has no root key",
                 "only the key of kek.provider opens the keys",
@@ -40,30 +40,32 @@ pub(super) async fn examine(
         return;
     };
     if !config.kek_needs_root {
-        report.warn(
+        report.add_warning(
             CHECK,
             "the store has a root key, and kek.root_key is not \"required\"",
-            "who writes the store could remove the root key and add keys under an earlier key-encryption key",
+            "a user with write access to the store could drop the root key and add keys under an earlier key-encryption key",
             "set kek.root_key = \"required\" for every engine on this store",
         );
     }
     for root in record.roots() {
-        slots(report, providers, record.set, root).await;
+        check_slots(report, providers, record.set, root).await;
     }
-    let is_active = |name: &str| record.active.slots.iter().any(|slot| slot.provider == name);
+
     let mut trials = JoinSet::new();
     for (name, settings) in providers.iter() {
-        if is_active(name) {
-            let (providers, name, settings) =
-                (Arc::clone(providers), name.to_owned(), settings.clone());
+        let has_slot = record.active.slots.iter().any(|slot| slot.provider == name);
+        if has_slot {
+            let providers = Arc::clone(providers);
+            let name = name.to_owned();
+            let settings = settings.clone();
             trials.spawn(async move {
                 (
                     name.clone(),
-                    within(trial(&providers, &name, &settings)).await,
+                    within_time_limit(try_provider(&providers, &name, &settings)).await,
                 )
             });
         } else if name != LOCAL_PROVIDER {
-            report.warn(
+            report.add_warning(
                 CHECK,
                 format!("provider {name} ({}) has no slot", settings.kind()),
                 "it cannot open any key",
@@ -71,28 +73,35 @@ pub(super) async fn examine(
             );
         }
     }
+
     let results: BTreeMap<_, _> = trials.join_all().await.into_iter().collect();
     for (name, result) in results {
         match result {
-            Ok(()) => report.good(CHECK, format!("provider {name} works with a test value")),
-            Err(reason) => report.warn(
+            Ok(()) => report.add_good(CHECK, format!("provider {name} works with a test value")),
+            Err(reason) => report.add_warning(
                 CHECK,
                 format!("provider {name} does not work with a test value: {reason}"),
-                "it cannot get a slot of a new root key, and `sealwire root rotate` stops",
-                "mend what is named; its slot and its key stay as they are meanwhile",
+                "the provider cannot get a slot of a new root key, so `sealwire root rotate` stops",
+                "correct the named cause; the slot and its key stay unchanged meanwhile",
             ),
         }
     }
 }
 
 /// Unwraps every slot of a root key, all at the same time.
-async fn slots(report: &mut Report, providers: &Arc<Providers>, set: [u8; 16], root: &RootEntry) {
+async fn check_slots(
+    report: &mut Report,
+    providers: &Arc<Providers>,
+    set: [u8; 16],
+    root: &RootEntry,
+) {
     let mut unwraps = JoinSet::new();
     for slot in root.slots.iter().cloned() {
-        let (providers, root) = (Arc::clone(providers), root.clone());
+        let providers = Arc::clone(providers);
+        let root = root.clone();
         unwraps.spawn(async move {
             let unwrapped = async { providers.unwrap_slot(set, &root, &slot).await.map(drop) };
-            (slot.number, within(unwrapped).await)
+            (slot.number, within_time_limit(unwrapped).await)
         });
     }
     let results: BTreeMap<_, _> = unwraps.join_all().await.into_iter().collect();
@@ -106,7 +115,7 @@ async fn slots(report: &mut Report, providers: &Arc<Providers>, set: [u8; 16], r
         } = slot;
         let named = format!("slot {number} (provider {provider}, {kind})");
         if providers.needs_holders(slot) {
-            report.good(
+            report.add_good(
                 CHECK,
                 format!(
                     "{named} opens with the holders of shares; {}",
@@ -119,13 +128,13 @@ async fn slots(report: &mut Report, providers: &Arc<Providers>, set: [u8; 16], r
         match results.get(number) {
             Some(Ok(())) => {
                 let age = age_text(slot.verified_unix_s);
-                report.good(
+                report.add_good(
                     CHECK,
                     format!("{named} unwraps root key {root}; the last `kek verify` was {age} ago"),
                 );
             }
             Some(Err(reason)) if works => {
-                report.warn(
+                report.add_warning(
                     CHECK,
                     format!("{named} does not unwrap root key {root}: {reason}"),
                     DOWN,
@@ -135,7 +144,7 @@ async fn slots(report: &mut Report, providers: &Arc<Providers>, set: [u8; 16], r
             Some(Err(reason)) => {
                 let why =
                     "no slot unwraps this root key: an engine that starts cannot open any key";
-                report.wrong(
+                report.add_problem(
                     CHECK,
                     format!("{named} does not unwrap root key {root}: {reason}"),
                     why,
@@ -145,25 +154,26 @@ async fn slots(report: &mut Report, providers: &Arc<Providers>, set: [u8; 16], r
             None => {}
         }
     }
+
     let mut alone = root
         .slots
         .iter()
         .filter(|slot| !providers.needs_holders(slot));
     if let (Some(slot), None) = (alone.next(), alone.next()) {
-        report.warn(
+        report.add_warning(
             CHECK,
             format!(
                 "root key {root} has one slot that starts an engine, of provider {}",
                 slot.provider
             ),
-            "if that provider loses its key, nothing sealed can be opened again",
-            "configure another provider, and run `sealwire kek add` for it",
+            "if that provider loses its key, no sealed value can be opened again",
+            "configure another provider, and add a slot with `sealwire kek add`",
         );
     }
 }
 
 /// Wraps a test value. Unwraps it, unless that needs the holders of shares.
-async fn trial(
+async fn try_provider(
     providers: &Providers,
     name: &str,
     settings: &ProviderSettings,
@@ -185,16 +195,15 @@ async fn trial(
 
 fn last_check(slot: &RootSlot) -> String {
     match slot.verified_unix_s {
-        0 => "they were never tried: run `sealwire recovery check`".into(),
+        0 => "the shares were never tested: run `sealwire recovery check`".into(),
         verified => format!("the last `recovery check` was {} ago", age_text(verified)),
     }
 }
 
-async fn within(check: impl Future<Output = Result<(), String>>) -> Result<(), String> {
-    let late = |_| Err(format!("no answer within {USE_SECONDS_MAX} seconds"));
+async fn within_time_limit(check: impl Future<Output = Result<(), String>>) -> Result<(), String> {
     tokio::time::timeout(Duration::from_secs(USE_SECONDS_MAX), check)
         .await
-        .unwrap_or_else(late)
+        .unwrap_or_else(|_| Err(format!("no response within {USE_SECONDS_MAX} s")))
 }
 
 /// Prints the time since a moment, in days or, below two days, in hours.
@@ -203,6 +212,7 @@ fn age_text(unix_s: u64) -> String {
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs());
     match now.saturating_sub(unix_s) / 3_600 {
+        1 => "1 hour".to_owned(),
         hours @ 0..48 => format!("{hours} hours"),
         hours => format!("{} days", hours / 24),
     }

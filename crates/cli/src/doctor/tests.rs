@@ -104,9 +104,9 @@ impl Deployment {
         );
     }
 
-    async fn examine(&self) -> Report {
+    async fn check_deployment(&self) -> Report {
         self.write("sealwire.toml", &self.config);
-        let report = examine(&self.path("sealwire.toml"), &Environment::default()).await;
+        let report = check_deployment(&self.path("sealwire.toml"), &Environment::default()).await;
         for finding in &report.findings {
             assert_destroys_nothing(&finding.remedy);
         }
@@ -115,7 +115,7 @@ impl Deployment {
 
     /// Asserts that the report has a finding of this check and level that contains `says`.
     async fn finds(&self, level: Level, check: &str, says: &str) {
-        let report = self.examine().await;
+        let report = self.check_deployment().await;
         let found = report
             .findings
             .iter()
@@ -132,7 +132,7 @@ impl Deployment {
                 "{found:?}"
             );
         }
-        assert!(report.worst() >= level);
+        assert!(report.worst_level() >= level);
     }
 }
 
@@ -168,7 +168,7 @@ const OF_THE_MACHINE: [&str; 5] = ["processor", "swap", "disk", "memory", "file 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_good_deployment_has_nothing_wrong() {
     let deployment = Deployment::new();
-    let report = deployment.examine().await;
+    let report = deployment.check_deployment().await;
     let bad: Vec<_> = report
         .findings
         .iter()
@@ -179,20 +179,20 @@ async fn a_good_deployment_has_nothing_wrong() {
         "{bad:#?}"
     );
     deployment
-        .finds(Level::Good, "state", "0 apps are there")
+        .finds(Level::Good, "state", "the keys of 0 apps open")
         .await;
     deployment
         .finds(
             Level::Good,
             "roles",
-            "the next start makes the administrators",
+            "the next start creates the administrators",
         )
         .await;
     deployment
-        .finds(Level::Good, "audit trail", "is made at the first start")
+        .finds(Level::Good, "audit trail", "is created at the first start")
         .await;
     deployment
-        .finds(Level::Good, "core dumps", "switches its own off")
+        .finds(Level::Good, "core dumps", "disables its own")
         .await;
     deployment.finds(Level::Good, "entropy", "seeded").await;
 }
@@ -201,7 +201,7 @@ async fn a_good_deployment_has_nothing_wrong() {
 type Break = fn(&mut Deployment);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_broken_is_found() {
+async fn broken_settings_are_found() {
     use Level::{Warning, Wrong};
     let cases: &[(Break, Level, &str, &str)] = &[
         (
@@ -290,7 +290,7 @@ async fn what_is_broken_is_found() {
             |d| d.config = d.config.replace("[\"operator\"]", "[]"),
             Wrong,
             "roles",
-            "nobody has a role",
+            "no principal has a role",
         ),
         (
             |d| d.config = d.config.replace("[access]", "[access]\nmode = \"off\""),
@@ -308,7 +308,7 @@ async fn what_is_broken_is_found() {
             |d| d.certify(Validity::days(5)),
             Warning,
             "certificates",
-            "ends in",
+            "expires in",
         ),
         (
             |d| {
@@ -322,7 +322,7 @@ async fn what_is_broken_is_found() {
             },
             Wrong,
             "certificates",
-            "ended on",
+            "expired on",
         ),
         (
             |d| {
@@ -331,13 +331,13 @@ async fn what_is_broken_is_found() {
             },
             Wrong,
             "certificates",
-            "does not hold before",
+            "is valid only from",
         ),
         (
             |d| d.self_made(|_| {}),
             Wrong,
             "certificates",
-            "names no host",
+            "has no subject alternative names",
         ),
         (
             |d| {
@@ -382,7 +382,7 @@ async fn what_is_broken_is_found() {
             },
             Warning,
             "certificates",
-            "should have been replaced",
+            "was due on",
         ),
         (
             |d| {
@@ -391,7 +391,7 @@ async fn what_is_broken_is_found() {
             },
             Level::Good,
             "certificates",
-            "is 1 days old",
+            "is 1 day old",
         ),
         (
             |d| {
@@ -436,7 +436,7 @@ async fn what_is_broken_is_found() {
             |d| fs::remove_dir(d.path("state")).unwrap(),
             Level::Good,
             "state",
-            "made at the first start",
+            "created at the first start",
         ),
         (
             |d| {
@@ -474,7 +474,7 @@ async fn what_is_broken_is_found() {
             },
             Wrong,
             "memory",
-            "schedule.memory_mib lets calls hold 1048576",
+            "schedule.memory_mib lets requests hold 1048576 MiB",
         ),
         (
             |d| d.config = d.config.replacen("127.0.0.1:0", "192.0.2.1:7443", 1),
@@ -521,7 +521,7 @@ async fn a_port_that_another_program_has_is_told_from_an_engine_that_runs() {
         .config
         .replace("[listen]\naddress = \"127.0.0.1:0\"", &taken);
     deployment
-        .finds(Level::Wrong, "ports", "not by an engine that answers")
+        .finds(Level::Wrong, "ports", "no engine responds at admin.address")
         .await;
 
     let deployment = Deployment::new();
@@ -541,16 +541,16 @@ async fn a_port_that_another_program_has_is_told_from_an_engine_that_runs() {
     };
     deployment.finds(Level::Good, "engine", "is ready").await;
     deployment
-        .finds(Level::Good, "ports", "is taken, and an engine runs here")
+        .finds(Level::Good, "ports", "is in use, and an engine runs here")
         .await;
     deployment
-        .finds(Level::Good, "state", "in use by the engine that runs")
+        .finds(Level::Good, "state", "in use by the running engine")
         .await;
     deployment
         .finds(
             Level::Good,
             "file descriptors",
-            "the engine that runs may open",
+            "the running engine can open",
         )
         .await;
     server.shutdown().await;
@@ -572,11 +572,7 @@ async fn a_key_that_does_not_open_the_state_is_found() {
         .unwrap();
     stores.close().await;
     deployment
-        .finds(
-            Level::Good,
-            "state",
-            "1 apps are there, and their keys open",
-        )
+        .finds(Level::Good, "state", "the keys of 1 app open")
         .await;
     deployment.write("kek.key", &Kek::generate_hex().unwrap());
     deployment
@@ -666,7 +662,7 @@ async fn a_database_says_what_it_would_lose() {
         .finds(Level::Good, "database", "its schema is version 6")
         .await;
     deployment
-        .finds(Level::Good, "state", "0 apps are there")
+        .finds(Level::Good, "state", "the keys of 0 apps open")
         .await;
     let many = deployment.config.clone() + "writers = 30\n";
     let deployment = Deployment {
@@ -677,7 +673,7 @@ async fn a_database_says_what_it_would_lose() {
         .finds(
             Level::Warning,
             "database",
-            "connections are free there, and an engine takes 35",
+            "connections are free, and an engine takes 35",
         )
         .await;
     deployment.write("password", "wrong");
@@ -715,7 +711,7 @@ async fn a_cluster_says_what_does_not_hold() {
         database.socket_url()
     ));
     let Some(citus) = &citus else {
-        let report = deployment.examine().await;
+        let report = deployment.check_deployment().await;
         assert!(
             !report.findings.iter().any(|it| it.what.contains("Citus")),
             "{report:#?}"
@@ -752,7 +748,7 @@ async fn a_cluster_says_what_does_not_hold() {
         .await;
     open_control(&config).await.unwrap().1.close().await;
     deployment
-        .finds(Level::Good, "state", "0 apps are there")
+        .finds(Level::Good, "state", "the keys of 0 apps open")
         .await;
     database
         .sql("SELECT undistribute_table('sealwire.object_fences')")
@@ -785,7 +781,7 @@ async fn a_cluster_says_what_does_not_hold() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_provider_and_slot_of_the_root_key_is_checked() {
+async fn providers_and_slots_of_the_root_key_are_checked() {
     use Level::{Good, Warning, Wrong};
     let mut deployment = Deployment::new();
     deployment
@@ -840,7 +836,7 @@ async fn each_provider_and_slot_of_the_root_key_is_checked() {
     deployment
         .finds(Warning, "providers", "kek.root_key is not \"required\"")
         .await;
-    let report = deployment.examine().await;
+    let report = deployment.check_deployment().await;
     assert!(
         !report
             .findings
@@ -866,7 +862,7 @@ async fn each_provider_and_slot_of_the_root_key_is_checked() {
             "provider safe does not work with a test value",
         )
         .await;
-    assert_ne!(deployment.examine().await.worst(), Wrong);
+    assert_ne!(deployment.check_deployment().await.worst_level(), Wrong);
     fs::remove_file(deployment.path("kek.key")).unwrap();
     deployment
         .finds(
@@ -884,7 +880,7 @@ async fn each_provider_and_slot_of_the_root_key_is_checked() {
             "slot 1 (provider local, file) does not unwrap root key",
         )
         .await;
-    let report = deployment.examine().await;
+    let report = deployment.check_deployment().await;
     assert!(
         !report
             .findings

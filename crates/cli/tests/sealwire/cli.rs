@@ -499,7 +499,7 @@ fn a_configuration_is_checked_as_strictly_as_a_deployment() {
         ),
         (
             good.replace("folder = \"state\"", postgres),
-            "must not hold the password",
+            "must not contain the password",
         ),
     ] {
         assert_ne!(text, good);
@@ -545,7 +545,12 @@ fn certificates_are_made_and_never_overwritten() {
             "127.0.0.1",
         ],
     );
-    refused(path, &["certs", "client", "../relay"], 1, "no slash");
+    refused(
+        path,
+        &["certs", "client", "../relay"],
+        1,
+        "must not contain a slash",
+    );
 }
 
 /// Returns the keys of the app `demo` (id, suite, number and state) from the JSON output of `apps`.
@@ -926,7 +931,7 @@ fn a_file_is_sealed_without_an_engine_and_opens_in_it() {
     dev.write("keys.json", "{}");
     refused(
         &["--signer", &signer],
-        "`sealwire public-keys --json` prints what it should be",
+        "the file must contain the output of `sealwire public-keys --json`",
     );
     dev.stop();
 }
@@ -1464,7 +1469,7 @@ fn collections_are_kept_and_apps_stopped_and_brought_back() {
     dev.may_not(
         &["collections", "delete", "demo", "ids"],
         1,
-        "objects of the collection are lost, for good; add --yes",
+        "objects of the collection are lost, and this cannot be undone; add --yes",
     );
     assert_eq!(
         dev.operate(&["collections", "delete", "demo", "ids", "--yes"]),
@@ -1658,7 +1663,7 @@ fn a_file_of_apps_is_written_by_an_engine_and_changed_without_one() {
 }
 
 #[test]
-fn whoever_cannot_change_apps_is_told_what_to_do() {
+fn clients_without_permission_for_apps_get_a_remedy() {
     let dev = Dev::start();
     let client = [
         "--cert",
@@ -1676,7 +1681,7 @@ fn whoever_cannot_change_apps_is_told_what_to_do() {
         dev.path(),
         &[&list[..], &[&dev.connect]].concat(),
         1,
-        "is that the control listener (control.address)?",
+        "is this the control listener (control.address)?",
     );
     refused(
         dev.path(),
@@ -2125,7 +2130,7 @@ fn run_without_reader(mut command: Command, all: bool) -> (Option<i32>, String) 
 }
 
 #[test]
-fn each_command_that_prints_bears_output_that_is_closed_or_full() {
+fn commands_end_when_their_output_is_closed_or_full() {
     let dev = Dev::start();
     let path = dev.path();
     std::fs::write(path.join("a.json"), r#"{"card":"4242"}"#).unwrap();

@@ -107,7 +107,7 @@ fn opening(keys: &Arc<AppKeys>) -> OpenFields {
 fn showing(keys: &Arc<AppKeys>) -> ShowFields {
     ShowFields {
         open: opening(keys),
-        shown: Disclosure::clear(),
+        disclosure: Disclosure::clear(),
     }
 }
 

@@ -264,7 +264,7 @@ fn hand_out(scanner: &mut Scanner, buffer: &mut BytesMut, state: &State) -> Resu
             Scan::Discard { bytes, .. } => buffer.advance(bytes),
             Scan::Message(boundary) => {
                 let message = take(buffer, boundary.bytes);
-                match boundary.head {
+                match boundary.header {
                     MessageHeader::Response { msgid } => state.answer(msgid, Ok(message)),
                     MessageHeader::Notification {
                         notice: Some(Notification::Error),
@@ -278,11 +278,11 @@ fn hand_out(scanner: &mut Scanner, buffer: &mut BytesMut, state: &State) -> Resu
                 }
             }
             Scan::Rejected {
-                head,
+                header,
                 error,
                 disposition,
             } => {
-                if let Some(MessageHeader::Response { msgid }) = head {
+                if let Some(MessageHeader::Response { msgid }) = header {
                     state.answer(msgid, Err(Failure::Refused(error)));
                 }
                 if disposition == Disposition::Close {

@@ -102,7 +102,7 @@ impl Peer {
 }
 
 fn heard(boundary: &FrameLayout, message: &[u8]) -> PeerMessage {
-    match boundary.head {
+    match boundary.header {
         MessageHeader::Request { msgid, .. } => match Request::decode(message, boundary).unwrap() {
             Request::Encrypt(call) | Request::Rewrap(call) => PeerMessage::Call {
                 msgid,

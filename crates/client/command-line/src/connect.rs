@@ -1,6 +1,6 @@
 //! Arguments that describe a connection to an engine, and the connection itself.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sealwire_client::{Client, ClientConfig, Endpoint, Error, ErrorCode, Pem};
@@ -68,16 +68,15 @@ impl ConnectArgs {
     /// Connects as a client, and sends one request to check the connection.
     pub async fn client(&self) -> Result<Client, Failure> {
         self.check_folder()?;
-        let addresses = self.addresses(Listener::Data, "--connect")?;
-        let with_addresses = |error: Error| -> Failure {
-            RequestFailure::failure(
-                format!("{}: {}", addresses.join(", "), chain(&error)),
-                error,
-            )
-        };
+        let addresses = self.engine_addresses(Listener::Data, "--connect")?;
         Client::connect(self.config(&addresses, dev_folder::CLIENT_CERT))
             .await
-            .map_err(with_addresses)
+            .map_err(|error| {
+                RequestFailure::failure(
+                    format!("{}: {}", addresses.join(", "), chain(&error)),
+                    error,
+                )
+            })
     }
 
     /// Connects to the control listener as an operator.
@@ -91,14 +90,15 @@ impl ConnectArgs {
         change: impl FnOnce(&mut ClientConfig),
     ) -> Result<Client, Failure> {
         self.check_folder()?;
-        let addresses = self.addresses(
+        let addresses = self.engine_addresses(
             Listener::Control,
             "--connect, or change a file of apps with --file",
         )?;
         let mut config = self.config(&addresses, dev_folder::OPERATOR_CERT);
         change(&mut config);
         Client::connect(config).await.map_err(|error| {
-            let (addresses, cause) = (addresses.join(", "), chain(&error));
+            let addresses = addresses.join(", ");
+            let cause = chain(&error);
             let advice = "start one with `sealwire serve` or `sealwire dev`, or give another address with --connect";
             let text = match error {
                 Error::Rpc(_) => return error.into(),
@@ -125,45 +125,51 @@ impl ConnectArgs {
     /// Creates the client configuration for these addresses. Uses the certificate `cert_name` of
     /// the folder unless the arguments give a certificate.
     fn config(&self, addresses: &[String], cert_name: &str) -> ClientConfig {
-        let endpoint = |address: &String| {
-            let host = address
-                .rsplit_once(':')
-                .map_or(&**address, |(host, _)| host)
-                .trim_matches(['[', ']']);
-            Endpoint::new(address, self.server_name.as_deref().unwrap_or(host))
-        };
-        let file = |given: &Option<PathBuf>, default: &str| {
-            Pem::File(given.clone().unwrap_or_else(|| self.folder.join(default)))
-        };
-        let (ca, cert) = (
-            file(&self.ca, "ca.pem"),
-            file(&self.cert, &format!("{cert_name}.pem")),
-        );
         let mut config = ClientConfig::new(
             "",
             "",
-            ca,
-            cert,
-            file(&self.key, &format!("{cert_name}-key.pem")),
+            self.pem_file(self.ca.as_deref(), "ca.pem"),
+            self.pem_file(self.cert.as_deref(), &format!("{cert_name}.pem")),
+            self.pem_file(self.key.as_deref(), &format!("{cert_name}-key.pem")),
         );
-        config.endpoints = addresses.iter().map(endpoint).collect();
+        config.endpoints = addresses
+            .iter()
+            .map(|address| self.endpoint(address))
+            .collect();
         config.connections = 1;
         config.deadline = Duration::from_secs(self.timeout);
         config
     }
 
+    /// Returns the given file, or a file of the folder.
+    fn pem_file(&self, given: Option<&Path>, default: &str) -> Pem {
+        Pem::File(given.map_or_else(|| self.folder.join(default), Path::to_owned))
+    }
+
+    fn endpoint(&self, address: &str) -> Endpoint {
+        let host = address
+            .rsplit_once(':')
+            .map_or(address, |(host, _)| host)
+            .trim_matches(['[', ']']);
+        Endpoint::new(address, self.server_name.as_deref().unwrap_or(host))
+    }
+
     /// Returns the addresses from the arguments, or else the address of the folder's engine.
     /// `alternative` completes the error messages: "give ...".
-    fn addresses(&self, listener: Listener, alternative: &str) -> Result<Vec<String>, Failure> {
+    fn engine_addresses(
+        &self,
+        listener: Listener,
+        alternative: &str,
+    ) -> Result<Vec<String>, Failure> {
         if !self.connect.is_empty() {
             return Ok(self.connect.clone());
         }
         let folder = self.folder.display();
         let file = dev_folder::CONFIG_FILE;
-        match dev_folder::address(&self.folder, listener)? {
+        match dev_folder::listener_address(&self.folder, listener)? {
             Address::At(address) => Ok(vec![address]),
             Address::NoEngine => Err(format!(
-                "no engine known: {folder} has no {file}; run `sealwire dev`, or give {alternative}"
+                "the address of the engine is not known: {folder} has no {file}; run `sealwire dev`, or give {alternative}"
             )
             .into()),
             Address::NotServed => Err(format!(
@@ -209,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_waits_out_what_passes_and_nothing_else() {
+    fn jobs_retry_temporary_errors_only() {
         let rpc = |code| Error::Rpc(RpcError::new(code, "why"));
         let soon = RpcError::new(ErrorCode::Overloaded, "why").retry_after_ms(20);
         for (error, expected) in [

@@ -80,22 +80,22 @@ impl Listener {
 
 /// Returns the address of a listener of the folder's engine. The variable that overrides the
 /// configuration file takes precedence over the file.
-pub(crate) fn address(folder: &Path, listener: Listener) -> Result<Address, Failure> {
+pub(crate) fn listener_address(folder: &Path, listener: Listener) -> Result<Address, Failure> {
     let table = listener.table();
     let file = folder.join(CONFIG_FILE);
-    let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
     let opened = match File::open(&file) {
         Ok(opened) => opened,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Address::NoEngine),
-        Err(error) => return Err(failed(&error).into()),
+        Err(error) => return Err(file_error(&file, &error).into()),
     };
     let mut text = String::new();
     opened
         .take(CONFIG_BYTES_MAX)
         .read_to_string(&mut text)
-        .map_err(|error| failed(&error))?;
+        .map_err(|error| file_error(&file, &error))?;
     // The engine checks the whole file; only one key is read here.
-    let config: toml::Table = toml::from_str(&text).map_err(|error| failed(&error.message()))?;
+    let config: toml::Table =
+        toml::from_str(&text).map_err(|error| file_error(&file, &error.message()))?;
     let address = match std::env::var(format!("SEALWIRE_{}_ADDRESS", table.to_uppercase())) {
         Ok(address) => address,
         Err(_) => config
@@ -110,6 +110,10 @@ pub(crate) fn address(folder: &Path, listener: Listener) -> Result<Address, Fail
     } else {
         Address::At(address)
     })
+}
+
+fn file_error(file: &Path, error: &dyn std::fmt::Display) -> String {
+    format!("{}: {error}", file.display())
 }
 
 /// The address of a listener of an engine.
@@ -161,7 +165,7 @@ mod tests {
     #[test]
     fn addresses_are_those_of_the_configuration_file() {
         let folder = tempfile::tempdir().unwrap();
-        let found = |listener| address(folder.path(), listener);
+        let found = |listener| listener_address(folder.path(), listener);
         assert_eq!(found(Listener::Data).unwrap(), Address::NoEngine);
         for (text, data, control) in [
             ("", Address::NotServed, Address::NotServed),

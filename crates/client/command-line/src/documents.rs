@@ -93,15 +93,15 @@ pub struct DecryptArgs {
     pub common: Common,
     #[command(flatten)]
     pub object_store: ObjectStoreArgs,
-    /// Leave fields that do not open as they are and list them, instead of failing
+    /// Leave fields that do not open unchanged and list them, instead of failing
     #[arg(long)]
     pub report: bool,
     /// Type of a decrypted Parquet column that does not note it any more, in the words of pyarrow:
     /// --type '$.amount=decimal128(10, 2)'; repeat for more
     #[arg(long = "type", value_name = "COLUMN=TYPE")]
     pub types: Vec<String>,
-    /// Open only what an engine sealed: not what others sealed to a published key, and no Evervault
-    /// value
+    /// Open only values that an engine sealed. Values that others sealed to a published key, and
+    /// Evervault values, are not opened
     #[arg(long)]
     pub refuse_outside: bool,
 }

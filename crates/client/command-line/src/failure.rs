@@ -79,11 +79,11 @@ pub fn report(failure: &(dyn Error + 'static), as_json: bool) -> String {
     }
     let request = request_error(failure);
     let mut object = json!({
-        "code": code(failure, request),
+        "code": code_of(failure, request),
         "message": chain(failure),
-        "remedy": remedy(failure, request),
+        "remedy": remedy_for(failure, request),
     });
-    if let Some(ms) = response(failure, request).and_then(|error| error.retry_after_ms) {
+    if let Some(ms) = error_response(failure, request).and_then(|error| error.retry_after_ms) {
         object["retry_after_ms"] = ms.into();
     }
     json_line(&object)
@@ -126,10 +126,10 @@ pub fn report_usage(error: &clap::Error) -> String {
 /// arguments and similar names.
 fn usage_message(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let said = lines.take_while(|line| {
+    let message_lines = lines.take_while(|line| {
         !line.starts_with("Usage:") && !line.starts_with("For more information")
     });
-    let joined = said.collect::<Vec<_>>().join(" ");
+    let joined = message_lines.collect::<Vec<_>>().join(" ");
     joined.trim_start_matches("error: ").to_owned()
 }
 
@@ -148,7 +148,7 @@ fn request_error<'f>(failure: &'f (dyn Error + 'static)) -> Option<&'f RequestEr
 }
 
 /// Returns the error response of an engine, or of a command that itself changes a store or a file.
-fn response<'f>(
+fn error_response<'f>(
     failure: &'f (dyn Error + 'static),
     request: Option<&'f RequestError>,
 ) -> Option<&'f RpcError> {
@@ -158,8 +158,8 @@ fn response<'f>(
     }
 }
 
-fn code(failure: &(dyn Error + 'static), request: Option<&RequestError>) -> &'static str {
-    if let Some(error) = response(failure, request) {
+fn code_of(failure: &(dyn Error + 'static), request: Option<&RequestError>) -> &'static str {
+    if let Some(error) = error_response(failure, request) {
         return error.code.name();
     }
     match request {
@@ -178,7 +178,10 @@ fn code(failure: &(dyn Error + 'static), request: Option<&RequestError>) -> &'st
     }
 }
 
-fn remedy(failure: &(dyn Error + 'static), request: Option<&RequestError>) -> Option<&'static str> {
+fn remedy_for(
+    failure: &(dyn Error + 'static),
+    request: Option<&RequestError>,
+) -> Option<&'static str> {
     match request {
         Some(RequestError::Rpc(error)) => match error.code {
             ErrorCode::Overloaded | ErrorCode::Unavailable => Some("Retry later."),
@@ -197,7 +200,7 @@ fn remedy(failure: &(dyn Error + 'static), request: Option<&RequestError>) -> Op
             "Start an engine with `sealwire serve` or `sealwire dev`, or give its address with --connect.",
         ),
         Some(RequestError::Disconnected { .. }) => {
-            Some("Look whether a change was made before you repeat it.")
+            Some("Check whether the change was made before you repeat it.")
         }
         Some(_) => None,
         None if failure.is::<InvalidConfig>() => Some("Run `sealwire config check`."),

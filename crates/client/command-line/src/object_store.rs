@@ -1,8 +1,8 @@
-//! Names of files that can be objects: `s3://bucket/key`.
+//! Arguments for object stores, and file names that name objects: `s3://bucket/key`.
 
 use std::path::{Path, PathBuf};
 
-/// How object stores are reached. Where they are, and the account, are in the standard variables.
+/// Access to object stores. Their address and the account are in the standard variables.
 #[derive(Debug, clap::Args)]
 pub struct ObjectStoreArgs {
     /// Authority that issued the certificate of the object store, for names such as
@@ -10,7 +10,8 @@ pub struct ObjectStoreArgs {
     /// AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN
     #[arg(long, value_name = "FILE")]
     pub s3_ca: Option<PathBuf>,
-    /// Permit an object store at http:// on another machine: all on the way can read the data
+    /// Permit an object store at http:// on another machine: anyone on the network path can read
+    /// the data
     #[arg(long)]
     pub s3_plain: bool,
 }

@@ -89,7 +89,7 @@ impl StopSignals {
     pub async fn unless_again(&mut self, drained: impl Future<Output = ()>) -> Result<(), Failure> {
         tokio::select! {
             () = drained => Ok(()),
-            () = self.next() => Err("stopped by a second signal: calls that were running are lost".into()),
+            () = self.next() => Err("stopped by a second signal: running requests are lost".into()),
         }
     }
 }

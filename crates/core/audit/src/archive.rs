@@ -137,6 +137,7 @@ pub fn archive(
         }
         all.pop();
     }
+
     let (done, rest) = all.split_at(
         all.windows(2)
             .take_while(|pair| pair[1].first <= floor + 1)
@@ -145,6 +146,7 @@ pub fn archive(
     if let Some(archived) = &archived {
         finish(this, archived, done)?;
     }
+
     let Some(last) = wanted(folder, rest, *before)? else {
         return Ok(Moved {
             segments: 0,
@@ -153,8 +155,10 @@ pub fn archive(
             findings: 0,
         });
     };
+
     let (moved, kept) = rest.split_at(last + 1);
-    let (first, last) = (moved[0].first, kept[0].first - 1);
+    let first = moved[0].first;
+    let last = kept[0].first - 1;
     let report = verify(
         folder,
         Some(key),
@@ -178,11 +182,13 @@ pub fn archive(
             to: last,
         });
     }
+
     let name = moved[moved.len() - 1].name.clone();
     let mut end = Link {
         seq: last,
         hash: report.hash,
     };
+
     if report.last != last {
         // Verification found a gap. The header of the next segment contains the hash of the last
         // record before that segment.
@@ -191,6 +197,7 @@ pub fn archive(
             .map_err(at(&path))?
             .map_or(end.hash, |header| header.previous.hash);
     }
+
     let end = Checkpoint {
         chain: report.chain,
         key: key.id(),
@@ -198,12 +205,14 @@ pub fn archive(
         hash: end.hash,
         file: name,
     };
+
     let bytes = fill(folder, to, key, &end, archived.as_ref(), moved, progress)?;
     let findings_before = archived.map_or(0, |archived| archived.findings);
     let statement = Archived {
         last: end,
         findings: findings_before.saturating_add(findings),
     };
+
     write_statement(&statement, folder, key)?;
     remove(folder, moved)?;
     Ok(Moved {
@@ -241,7 +250,8 @@ fn write_statement(
 fn finish(this: &Move, archived: &Archived, done: &[Segment]) -> Result<(), ArchiveError> {
     let mut copied = Vec::new();
     for segment in done {
-        let (path, copy) = (this.folder.join(&segment.name), this.to.join(&segment.name));
+        let path = this.folder.join(&segment.name);
+        let copy = this.to.join(&segment.name);
         let header = Header::read(&path).map_err(at(&path))?;
         if header.is_none_or(|header| header.chain != archived.last.chain) {
             let what = format!(
@@ -253,10 +263,12 @@ fn finish(this: &Move, archived: &Archived, done: &[Segment]) -> Result<(), Arch
                 what,
             });
         }
+
         if is_copy(&path, &copy).map_err(at(&copy))? {
             copied.push(segment.clone());
         }
     }
+
     remove(&this.folder, &copied)
 }
 
@@ -266,9 +278,11 @@ fn is_copy(one: &Path, other: &Path) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         opened => (fs::File::open(one)?, opened?),
     };
+
     if one.metadata()?.len() != other.metadata()?.len() {
         return Ok(false);
     }
+
     let mut buffers = [vec![0; 1 << 20], vec![0; 1 << 20]];
     loop {
         let [a, b] = &mut buffers;
@@ -303,9 +317,18 @@ fn wanted(
                 break;
             }
         }
+
         last = Some(index - 1);
     }
+
     Ok(last)
+}
+
+fn invalid_target(to: &Path, what: impl Into<String>) -> ArchiveError {
+    ArchiveError::Elsewhere {
+        folder: to.to_owned(),
+        what: what.into(),
+    }
 }
 
 /// Copies segments into the target folder, which must continue its existing records. Then writes a
@@ -320,18 +343,15 @@ fn fill(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<u64, ArchiveError> {
     files::make_folder(to).map_err(at(to))?;
-    let elsewhere = |what: String| ArchiveError::Elsewhere {
-        folder: to.to_owned(),
-        what,
-    };
     if fs::canonicalize(to).map_err(at(to))? == fs::canonicalize(folder).map_err(at(folder))? {
-        return Err(elsewhere("is the trail itself".to_owned()));
+        return Err(invalid_target(to, "is the trail itself"));
     }
+
     let _lock = locked(to, files::LOCK_FILE)?;
     let floor = archived.map_or(0, |archived| archived.link().seq);
     match Checkpoint::read(to, Some(key)) {
         Ok(head) if head.chain != last.chain => {
-            return Err(elsewhere("holds another trail".to_owned()));
+            return Err(invalid_target(to, "holds another trail"));
         }
         // An interrupted earlier move can have stopped anywhere between the two numbers.
         Ok(head) if !(floor..=last.seq).contains(&head.seq) => {
@@ -340,13 +360,13 @@ fn fill(
                 head.seq,
                 floor + 1
             );
-            return Err(elsewhere(what));
+            return Err(invalid_target(to, what));
         }
         Ok(_) => (),
         Err(NoteError::Missing) => {
             let others = files::segments(to).map_err(at(to))?;
             if others.iter().any(|other| !moved.contains(other)) {
-                return Err(elsewhere("holds segments without a head".to_owned()));
+                return Err(invalid_target(to, "holds segments without a head"));
             }
             if let Some(archived) = archived {
                 write_statement(archived, to, key)?;
@@ -359,11 +379,10 @@ fn fill(
             });
         }
     }
-    let length =
-        |segment: &Segment| fs::metadata(folder.join(&segment.name)).map(|file| file.len());
+
     let all = moved
         .iter()
-        .map(length)
+        .map(|segment: &Segment| fs::metadata(folder.join(&segment.name)).map(|file| file.len()))
         .sum::<io::Result<u64>>()
         .map_err(at(folder))?;
     let mut done = 0;
@@ -375,6 +394,7 @@ fn fill(
         done += copy(&folder.join(&segment.name), &to.join(&segment.name))?;
         progress(all + done, 2 * all);
     }
+
     files::sync_folder(to).map_err(at(to))?;
     replace(&to.join(CHECKPOINT_FILE), &mut &*last.encode(key))?;
     files::sync_folder(to).map_err(at(to))?;
@@ -389,19 +409,21 @@ fn copy(from: &Path, to: &Path) -> Result<u64, ArchiveError> {
 /// Writes to a temporary file and renames it, so that the file is complete or absent.
 fn replace(path: &Path, input: &mut dyn io::Read) -> Result<u64, ArchiveError> {
     let partial = path.with_extension("partial");
-    let mut write = || {
-        match fs::remove_file(&partial) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => (),
-        }
-        let mut out = files::create(&partial)?;
-        let bytes = io::copy(input, &mut out)?;
-        out.flush()?;
-        out.sync_all()?;
-        fs::rename(&partial, path)?;
-        Ok(bytes)
-    };
-    write().map_err(at(path))
+    write_and_rename(&partial, path, input).map_err(at(path))
+}
+
+fn write_and_rename(partial: &Path, path: &Path, input: &mut dyn io::Read) -> io::Result<u64> {
+    match fs::remove_file(partial) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => (),
+    }
+    let mut out = files::create(partial)?;
+    let bytes = io::copy(input, &mut out)?;
+    out.flush()?;
+    out.sync_all()?;
+
+    fs::rename(partial, path)?;
+    Ok(bytes)
 }
 
 /// Removes segments and their torn files, oldest first, so that an interruption leaves no gap.

@@ -125,6 +125,7 @@ impl<'a> Line<'a> {
         if end != END {
             return None;
         }
+
         let rest = sealed.strip_prefix(BEGIN)?;
         let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let (number, body) = rest.split_at(digits);

@@ -77,7 +77,7 @@ mod tests {
     use crate::files::Segment;
 
     #[test]
-    fn it_is_read_as_it_was_written_and_no_byte_of_it_can_be_changed() {
+    fn checkpoint_survives_encoding_and_rejects_changed_bytes() {
         let key = AuditKey::new(&Zeroizing::new([1; 32]));
         let head = Checkpoint {
             chain: [9; 16],

@@ -18,6 +18,7 @@ pub(crate) fn string(out: &mut Vec<u8>, text: &str) {
             }
         }
     }
+
     out.extend_from_slice(&text.as_bytes()[from..]);
     out.push(b'"');
 }
@@ -72,16 +73,22 @@ pub(crate) fn unhex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     if digits.len() != 2 * N {
         return None;
     }
-    let nibble = |digit: u8| match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        _ => None,
-    };
+
     let mut bytes = [0; N];
     for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
         *byte = nibble(pair[0])? << 4 | nibble(pair[1])?;
     }
+
     Some(bytes)
+}
+
+/// Returns the value of a lower-case hexadecimal digit.
+fn nibble(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

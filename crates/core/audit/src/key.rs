@@ -23,24 +23,30 @@ pub struct AuditKey {
     id: [u8; 4],
 }
 
+/// Derives the MAC of a label.
+fn derive_mac(root: &Zeroizing<[u8; 32]>, label: &[u8]) -> Box<Hmac<Sha256>> {
+    let mut key = Zeroizing::new([0; 32]);
+    Hkdf::<Sha256>::new(None, &root[..])
+        .expand(label, &mut key[..])
+        .expect("a sub-key is one hash long");
+    Box::new(Hmac::new_from_slice(&key[..]).expect("HMAC takes a key of any length"))
+}
+
 impl AuditKey {
     /// Derives the keys from 32 bytes that serve no other purpose. Callers derive the 32 bytes from
     /// the key-encryption key under a separate label.
     #[must_use]
     pub fn new(root: &Zeroizing<[u8; 32]>) -> Self {
-        let keyed = |label: &[u8]| {
-            let mut key = Zeroizing::new([0; 32]);
-            Hkdf::<Sha256>::new(None, &root[..])
-                .expand(label, &mut key[..])
-                .expect("a sub-key is one hash long");
-            Box::new(Hmac::new_from_slice(&key[..]).expect("HMAC takes a key of any length"))
-        };
         let mut id = [0; 4];
-        id.copy_from_slice(&keyed(b"sealwire/audit/1/id").finalize().into_bytes()[..4]);
+        id.copy_from_slice(
+            &derive_mac(root, b"sealwire/audit/1/id")
+                .finalize()
+                .into_bytes()[..4],
+        );
         Self {
-            line: keyed(b"sealwire/audit/1/line"),
-            head: keyed(b"sealwire/audit/1/head"),
-            archived: keyed(b"sealwire/audit/1/archived"),
+            line: derive_mac(root, b"sealwire/audit/1/line"),
+            head: derive_mac(root, b"sealwire/audit/1/head"),
+            archived: derive_mac(root, b"sealwire/audit/1/archived"),
             id,
         }
     }

@@ -92,10 +92,8 @@ pub(crate) fn parse(
 ) -> Result<(Checkpoint, u64), NoteError> {
     let text: Text = serde_json::from_slice(bytes).map_err(|_| NoteError::Damaged)?;
     let named = (|| {
-        let (chain, hash) = (
-            json::unhex(text.chain.as_bytes())?,
-            json::unhex(text.hash.as_bytes())?,
-        );
+        let chain = json::unhex(text.chain.as_bytes())?;
+        let hash = json::unhex(text.hash.as_bytes())?;
         Some(Checkpoint {
             chain,
             key: text.key,
@@ -120,5 +118,6 @@ pub(crate) fn parse(
             return Err(NoteError::Forged);
         }
     }
+
     Ok((named, text.findings))
 }

@@ -94,6 +94,7 @@ impl Record<'_> {
                 json::text(out, name, cut(text, bytes_max));
             }
         }
+
         if !self.subjects.is_empty() {
             json::key(out, "subjects");
             out.push(b'[');
@@ -103,8 +104,10 @@ impl Record<'_> {
                 }
                 json::string(out, &format!("{:032x}", u128::from_be_bytes(*id)));
             }
+
             out.push(b']');
         }
+
         if !self.change.is_empty() {
             json::key(out, "change");
             let mut left = CHANGE_BYTES_MAX;
@@ -134,8 +137,10 @@ impl Record<'_> {
                     Change::Nothing => out.extend_from_slice(b"null"),
                 }
             }
+
             out.push(b'}');
         }
+
         json::count(out, "fields", self.fields);
         json::count(out, "errors", self.errors);
         json::count(out, "bytes_in", self.bytes_in);
@@ -373,7 +378,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again_by_another_library(
+        fn records_are_readable_by_another_library(
             texts in proptest::collection::vec(arbitrary_text(), 7),
             numbers in any::<[u64; 5]>(),
             optional in any::<[bool; 3]>(),
@@ -425,7 +430,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_the_reader_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        fn reader_never_panics(mut bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             let _ = Line::parse(&bytes);
             bytes.extend_from_slice(b",\"hash\":\"");
             let _ = Line::parse(&bytes);
@@ -482,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_almost_a_line_is_none() {
+    fn malformed_lines_are_rejected() {
         let (key, mut out) = (AuditKey::new(&zeroize::Zeroizing::new([7; 32])), Vec::new());
         Link {
             seq: 0,

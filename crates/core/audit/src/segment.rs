@@ -56,6 +56,7 @@ impl Header {
             seq: text.previous.seq,
             hash: text.previous.hash.parse().ok()?,
         };
+
         let previous_file = text.previous.file.to_owned();
         let chain = json::unhex(text.chain.as_bytes())?;
         let time = Timestamp::parse(text.time.as_bytes())?;
@@ -115,7 +116,9 @@ impl<R: BufRead> Lines<R> {
     /// Returns the next line, or `None` at the end of the file.
     pub(crate) fn next(&mut self) -> io::Result<Option<RawRecord<'_>>> {
         self.buffer.clear();
-        let (mut is_whole, mut is_too_long, begin) = (false, false, self.end);
+        let mut is_whole = false;
+        let mut is_too_long = false;
+        let begin = self.end;
         loop {
             let available = self.input.fill_buf()?;
             if available.is_empty() {
@@ -133,6 +136,7 @@ impl<R: BufRead> Lines<R> {
                 break;
             }
         }
+
         let found = self.end > begin;
         Ok(found.then_some(RawRecord {
             bytes: &self.buffer,

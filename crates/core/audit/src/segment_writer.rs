@@ -51,7 +51,7 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// Another process writes to the folder.
-    #[error("{}: another engine writes its audit trail here; each needs a folder of its own", folder.display())]
+    #[error("{}: another engine writes its audit trail here; give each engine a separate folder", folder.display())]
     InUse {
         /// The folder.
         folder: PathBuf,
@@ -153,6 +153,11 @@ struct OpenSegment {
     excess: bool,
 }
 
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> JournalError {
+    let path = path.to_owned();
+    move |source| JournalError::Io { path, source }
+}
+
 impl Journal {
     /// Opens the audit log of a folder, or creates one. A line that a killed engine left incomplete
     /// is moved to a separate file.
@@ -163,26 +168,25 @@ impl Journal {
     /// the condition.
     pub fn open(options: Options, key: AuditKey) -> Result<Self, JournalError> {
         let folder = options.folder.clone();
-        let at = |path: &Path| {
-            let path = path.to_owned();
-            move |source| JournalError::Io { path, source }
-        };
-        files::make_folder(&folder).map_err(at(&folder))?;
-        let lock = files::lock(&folder.join(files::LOCK_FILE)).map_err(at(&folder))?;
+        files::make_folder(&folder).map_err(io_error(&folder))?;
+        let lock = files::lock(&folder.join(files::LOCK_FILE)).map_err(io_error(&folder))?;
         let lock = lock.ok_or_else(|| JournalError::InUse {
             folder: folder.clone(),
         })?;
         let written = Checkpoint::read(&folder, Some(&key));
         let named = written.as_ref().ok().map(|head| head.seq);
-        let (tail, torn_bytes) = tail(&folder, &key, named).map_err(at(&folder))?;
+        let (tail, torn_bytes) = tail(&folder, &key, named).map_err(io_error(&folder))?;
         let head = files::open(&folder.join(CHECKPOINT_FILE))
-            .map_err(at(&folder.join(CHECKPOINT_FILE)))?;
-        let mut state = SegmentState::of(written, tail)?;
+            .map_err(io_error(&folder.join(CHECKPOINT_FILE)))?;
+        let mut state = SegmentState::from_head_and_tail(written, tail)?;
         if state.found == FoundSegment::New && folder.join(ARCHIVED_FILE).exists() {
             state.found = FoundSegment::HeadMissing;
-        } else if state.found.is_sound() && !is_complete(&folder, &key).map_err(at(&folder))? {
+        } else if state.found.is_sound()
+            && !is_complete(&folder, &key).map_err(io_error(&folder))?
+        {
             state.found = FoundSegment::SegmentsMissing;
         }
+
         let note = Checkpoint {
             chain: state.chain,
             key: key.id(),
@@ -190,6 +194,7 @@ impl Journal {
             hash: state.link.hash,
             file: String::new(),
         };
+
         let mut journal = Self {
             chain: state.chain,
             note,
@@ -202,14 +207,15 @@ impl Journal {
             found: state.found,
             torn_bytes,
             out: Vec::new(),
-            folder_bytes: files::folder_bytes(&folder).map_err(at(&folder))?,
+            folder_bytes: files::folder_bytes(&folder).map_err(io_error(&folder))?,
             _lock: lock,
             options,
             key,
         };
+
         if let Some((segment, bytes, since)) = state.goes_on {
             let path = folder.join(&segment.name);
-            let file = files::append(&path).map_err(at(&path))?;
+            let file = files::append(&path).map_err(io_error(&path))?;
             journal.open = Some(OpenSegment {
                 file,
                 segment,
@@ -218,19 +224,21 @@ impl Journal {
                 excess: false,
             });
         }
+
         if state.found == FoundSegment::New {
             // The checkpoint is written before the first segment, so that a segment never exists
             // without a checkpoint.
             let link = journal.link;
             journal
                 .write_head(&link, "")
-                .map_err(at(&folder.join(CHECKPOINT_FILE)))?;
+                .map_err(io_error(&folder.join(CHECKPOINT_FILE)))?;
             journal
                 .head
                 .sync_all()
                 .and_then(|()| files::sync_folder(&folder))
-                .map_err(at(&folder.join(CHECKPOINT_FILE)))?;
+                .map_err(io_error(&folder.join(CHECKPOINT_FILE)))?;
         }
+
         Ok(journal)
     }
 
@@ -278,9 +286,11 @@ impl Journal {
             Some(open) => open,
             None => self.begin_segment(at, &mut link)?,
         };
+
         for record in records {
             link.seal(&self.key, record, &mut self.out);
         }
+
         match self.put(&mut target.file, &target.segment.name, link) {
             Ok(()) => {
                 target.bytes += self.out.len() as u64;
@@ -340,14 +350,17 @@ impl Journal {
             }
             created => created?,
         };
+
         if self.options.sync {
             files::sync_folder(&self.options.folder)?;
         }
+
         let reason = if self.open.is_some() {
             "rotation"
         } else {
             self.reason
         };
+
         let mut body = Vec::with_capacity(512);
         begin(&mut body, at, "segment", &self.options.instance);
         json::count(&mut body, "format", 1);
@@ -364,6 +377,7 @@ impl Journal {
         if let Some(previous) = &self.previous {
             json::text(&mut body, "file", previous);
         }
+
         body.push(b'}');
         link.seal(&self.key, &body, &mut self.out);
         Ok(OpenSegment {
@@ -383,6 +397,7 @@ impl Journal {
         if self.options.sync {
             file.sync_data()?;
         }
+
         self.write_head(&link, name)?;
         if self.options.sync {
             self.head.sync_data()
@@ -396,13 +411,16 @@ impl Journal {
         let Some(max) = self.options.folder_bytes_max else {
             return Ok(());
         };
+
         let more = self.out.len() as u64 + HEAD_BYTES_MAX;
         if self.folder_bytes + more > max {
             self.folder_bytes = files::folder_bytes(&self.options.folder)?;
         }
+
         if self.folder_bytes + more <= max {
             return Ok(());
         }
+
         let said = "the folder has its largest size, audit.folder_mib_max: move old segments away";
         Err(io::Error::new(io::ErrorKind::QuotaExceeded, said))
     }
@@ -446,7 +464,25 @@ struct SegmentState {
 }
 
 impl SegmentState {
-    fn of(head: Result<Checkpoint, NoteError>, tail: Option<Tail>) -> Result<Self, JournalError> {
+    /// Returns the state at the start of a chain.
+    fn start(found: FoundSegment, chain: [u8; 16]) -> Self {
+        let link = Link {
+            seq: 0,
+            hash: Digest::genesis(&chain),
+        };
+        Self {
+            found,
+            chain,
+            link,
+            previous: None,
+            goes_on: None,
+        }
+    }
+
+    fn from_head_and_tail(
+        head: Result<Checkpoint, NoteError>,
+        tail: Option<Tail>,
+    ) -> Result<Self, JournalError> {
         let found = match &head {
             Ok(_) => FoundSegment::Clean,
             Err(NoteError::Missing) => FoundSegment::HeadMissing,
@@ -455,24 +491,12 @@ impl SegmentState {
                 FoundSegment::HeadDamaged
             }
         };
-        let begin = |found, chain| {
-            let link = Link {
-                seq: 0,
-                hash: Digest::genesis(&chain),
-            };
-            Self {
-                found,
-                chain,
-                link,
-                previous: None,
-                goes_on: None,
-            }
-        };
+
         match (head, tail) {
             (Err(error), None) => {
                 let mut chain = [0; 16];
                 aws_lc_rs::rand::fill(&mut chain).map_err(|_| JournalError::Random)?;
-                Ok(begin(
+                Ok(Self::start(
                     if matches!(error, NoteError::Missing) {
                         FoundSegment::New
                     } else {
@@ -481,9 +505,10 @@ impl SegmentState {
                     chain,
                 ))
             }
-            (Ok(head), None) if head.seq == 0 => Ok(begin(FoundSegment::New, head.chain)),
+            (Ok(head), None) if head.seq == 0 => Ok(Self::start(FoundSegment::New, head.chain)),
             (Ok(head), None) => {
-                let (found, previous) = (FoundSegment::SegmentsMissing, Some(head.file.clone()));
+                let found = FoundSegment::SegmentsMissing;
+                let previous = Some(head.file.clone());
                 Ok(Self {
                     found,
                     chain: head.chain,
@@ -521,6 +546,7 @@ impl SegmentState {
                 goes_on: None,
             };
         };
+
         let found = match named {
             _ if head.seq > link.seq => FoundSegment::Cut,
             _ if !sound || head.chain != chain => FoundSegment::Broken,
@@ -528,6 +554,7 @@ impl SegmentState {
             _ if head.seq == link.seq => FoundSegment::Clean,
             _ => FoundSegment::Ahead,
         };
+
         match (found, header) {
             (FoundSegment::Cut, _) => Self {
                 found,
@@ -589,8 +616,10 @@ fn is_complete_now(folder: &Path, key: &AuditKey) -> io::Result<bool> {
                 return Ok(false);
             }
         }
+
         before = Some(segment);
     }
+
     Ok(true)
 }
 
@@ -613,6 +642,7 @@ fn tail(folder: &Path, key: &AuditKey, named: Option<u64>) -> io::Result<(Option
         // The file was created, but has no complete line.
         std::fs::remove_file(&path)?;
     }
+
     Ok((None, torn_bytes))
 }
 
@@ -622,6 +652,7 @@ fn scan(path: &Path, segment: &Segment, key: &AuditKey, named: Option<u64>) -> i
         seq: segment.first.saturating_sub(1),
         hash: Digest([0; 32]),
     };
+
     let mut tail = Tail {
         segment: segment.clone(),
         link: first,
@@ -630,6 +661,7 @@ fn scan(path: &Path, segment: &Segment, key: &AuditKey, named: Option<u64>) -> i
         bytes: 0,
         sound: true,
     };
+
     let mut number = 0_u64;
     while let Some(raw) = lines.next()?.filter(|raw| raw.is_whole) {
         number += 1;
@@ -645,6 +677,7 @@ fn scan(path: &Path, segment: &Segment, key: &AuditKey, named: Option<u64>) -> i
                 tail.sound &= header.key == key.id();
             }
         }
+
         let follows =
             line.seq == tail.link.seq + 1 && tail.link.hash.with(line.sealed) == line.hash;
         tail.sound &=
@@ -662,6 +695,7 @@ fn scan(path: &Path, segment: &Segment, key: &AuditKey, named: Option<u64>) -> i
             });
         }
     }
+
     Ok(tail)
 }
 

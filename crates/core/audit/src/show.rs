@@ -106,21 +106,24 @@ pub struct RecordView {
     pub error: Option<String>,
 }
 
+/// Returns true if a filter is absent or equals the value.
+fn matches(wanted: Option<&str>, found: Option<&str>) -> bool {
+    wanted.is_none() || wanted == found
+}
+
 impl Filter {
     /// Returns the record of a line if it matches. An invalid line never matches.
     #[must_use]
     pub fn take(&self, line: &[u8]) -> Option<RecordView> {
         let shown: RecordView = serde_json::from_slice(line).ok()?;
-        let is = |wanted: &Option<String>, there: Option<&str>| {
-            wanted.is_none() || wanted.as_deref() == there
-        };
         let outcome = match self.outcome.as_deref() {
             Some("failed") => shown
                 .outcome
                 .as_deref()
                 .is_some_and(|outcome| outcome != "ok"),
-            _ => is(&self.outcome, shown.outcome.as_deref()),
+            _ => matches(self.outcome.as_deref(), shown.outcome.as_deref()),
         };
+
         let time = Timestamp::parse(shown.time.as_bytes());
         let timely = self
             .since
@@ -128,11 +131,11 @@ impl Filter {
             && self
                 .until
                 .is_none_or(|until| time.is_some_and(|time| time <= until));
-        let wanted = is(&self.principal, shown.principal.as_deref())
-            && is(&self.app, shown.app.as_deref())
-            && is(&self.collection, shown.collection.as_deref())
-            && is(&self.method, shown.method.as_deref())
-            && is(&self.event, Some(&shown.event))
+        let wanted = matches(self.principal.as_deref(), shown.principal.as_deref())
+            && matches(self.app.as_deref(), shown.app.as_deref())
+            && matches(self.collection.as_deref(), shown.collection.as_deref())
+            && matches(self.method.as_deref(), shown.method.as_deref())
+            && matches(self.event.as_deref(), Some(&shown.event))
             && self
                 .subject
                 .as_ref()

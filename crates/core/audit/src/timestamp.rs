@@ -38,21 +38,16 @@ impl Timestamp {
     /// Formats the timestamp as `2026-11-22T00:34:24.123Z`.
     #[must_use]
     pub fn text(self) -> [u8; 24] {
-        let (ms, date) = (self.0 % 86_400_000, self.date());
+        let ms = self.0 % 86_400_000;
+        let date = self.date();
         let mut text = *b"0000-00-00T00:00:00.000Z";
-        let mut put = |at: usize, digits: usize, mut number: u64| {
-            for place in (at..at + digits).rev() {
-                text[place] = b'0' + (number % 10) as u8;
-                number /= 10;
-            }
-        };
-        put(0, 4, u64::from(date.year().unsigned_abs()));
-        put(5, 2, u64::from(u8::from(date.month())));
-        put(8, 2, u64::from(date.day()));
-        put(11, 2, ms / 3_600_000);
-        put(14, 2, ms / 60_000 % 60);
-        put(17, 2, ms / 1_000 % 60);
-        put(20, 3, ms % 1_000);
+        put_digits(&mut text[0..4], u64::from(date.year().unsigned_abs()));
+        put_digits(&mut text[5..7], u64::from(u8::from(date.month())));
+        put_digits(&mut text[8..10], u64::from(date.day()));
+        put_digits(&mut text[11..13], ms / 3_600_000);
+        put_digits(&mut text[14..16], ms / 60_000 % 60);
+        put_digits(&mut text[17..19], ms / 1_000 % 60);
+        put_digits(&mut text[20..23], ms % 1_000);
         text
     }
 
@@ -64,29 +59,39 @@ impl Timestamp {
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text: &[u8; 24] = text.try_into().ok()?;
-        let number = |at: usize, digits: usize| {
-            text[at..at + digits]
-                .iter()
-                .try_fold(0, |number: u64, digit| {
-                    digit
-                        .is_ascii_digit()
-                        .then(|| number * 10 + u64::from(digit - b'0'))
-                })
-        };
-        let month = Month::try_from(u8::try_from(number(5, 2)?).ok()?).ok()?;
+        let month = Month::try_from(u8::try_from(read_digits(&text[5..7])?).ok()?).ok()?;
         let date = Date::from_calendar_date(
-            i32::try_from(number(0, 4)?).ok()?,
+            i32::try_from(read_digits(&text[0..4])?).ok()?,
             month,
-            u8::try_from(number(8, 2)?).ok()?,
+            u8::try_from(read_digits(&text[8..10])?).ok()?,
         )
         .ok()?;
         let days = u64::try_from((date - EPOCH).whole_days()).ok()?;
-        let (hour, minute, second) = (number(11, 2)?, number(14, 2)?, number(17, 2)?);
-        let ms = ((hour * 60 + minute) * 60 + second) * 1_000 + number(20, 3)?;
-        let moment = Self(days * 86_400_000 + ms);
+        let hour = read_digits(&text[11..13])?;
+        let minute = read_digits(&text[14..16])?;
+        let second = read_digits(&text[17..19])?;
+        let ms = ((hour * 60 + minute) * 60 + second) * 1_000 + read_digits(&text[20..23])?;
+        let timestamp = Self(days * 86_400_000 + ms);
         // The round trip detects out-of-range values and other punctuation.
-        (moment.text() == *text).then_some(moment)
+        (timestamp.text() == *text).then_some(timestamp)
     }
+}
+
+/// Fills `text` with the last decimal digits of a number.
+fn put_digits(text: &mut [u8], mut number: u64) {
+    for digit in text.iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+}
+
+/// Returns the number of a text of decimal digits.
+fn read_digits(text: &[u8]) -> Option<u64> {
+    text.iter().try_fold(0, |number: u64, digit| {
+        digit
+            .is_ascii_digit()
+            .then(|| number * 10 + u64::from(digit - b'0'))
+    })
 }
 
 #[cfg(test)]
@@ -99,7 +104,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_written_as_another_library_reads_it_and_read_again(ms in 0..=MAX) {
+        fn timestamps_agree_with_another_library(ms in 0..=MAX) {
             let text = String::from_utf8(Timestamp(ms).text().to_vec()).unwrap();
             let other = OffsetDateTime::parse(&text, &Rfc3339).unwrap();
             prop_assert_eq!(other.unix_timestamp_nanos(), i128::from(ms) * 1_000_000);
@@ -107,13 +112,13 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(text in proptest::collection::vec(any::<u8>(), 24)) {
+        fn timestamp_parser_never_panics(text in proptest::collection::vec(any::<u8>(), 24)) {
             let _ = Timestamp::parse(&text);
         }
     }
 
     #[test]
-    fn what_is_not_a_moment_is_refused() {
+    fn malformed_timestamps_are_rejected() {
         for wrong in [
             "",
             "2026-11-22",

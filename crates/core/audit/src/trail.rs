@@ -8,7 +8,7 @@
 //! files can be written again.
 
 mod queue;
-mod refusals;
+mod rejections;
 mod writer;
 mod written;
 
@@ -27,7 +27,7 @@ use crate::record::{Event, Record};
 use crate::segment_writer::{FoundSegment, Journal, JournalError, Options};
 use crate::timestamp::Timestamp;
 use queue::{PushOutcome, Queue};
-use refusals::Refusals;
+use rejections::RejectionCounts;
 use writer::Writer;
 pub use written::{RecordLost, WriteAck};
 
@@ -167,7 +167,7 @@ struct TrailShared {
     /// Copy of the queue's flag, which requests can read without a lock.
     fails: AtomicBool,
     last: Mutex<(u64, Digest)>,
-    refusals: Mutex<Refusals>,
+    rejections: Mutex<RejectionCounts>,
     /// True if the remaining space is reserved for permitted requests.
     is_short: AtomicBool,
     /// Bytes that can still be written, or [`UNKNOWN_BYTES`].
@@ -202,15 +202,18 @@ impl Trail {
             folder_bytes_max,
             reserve_bytes: options.reserve_bytes,
         };
+
         // A write that waits for the disk must not block the thread of a request.
         let shares_writing = !options.journal.sync;
         let mut journal = Journal::open(options.journal, key)?;
-        let (found, torn_bytes) = (journal.found(), journal.torn_bytes());
+        let found = journal.found();
+        let torn_bytes = journal.torn_bytes();
         let start = Event::Start {
             version: options.version,
             found: found.name(),
             torn_bytes,
         };
+
         let mut body = Vec::new();
         start.encode(&mut body, Timestamp::now(), &instance);
         let written = journal.append(Timestamp::now(), [&body[..]].into_iter());
@@ -231,15 +234,18 @@ impl Trail {
             }
             (Err(_), OnFailure::Continue) => drop(queue.push(&body)),
         }
-        let (fails, is_short) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (last, refusals) = (Mutex::new(last), Mutex::default());
+
+        let fails = AtomicBool::new(false);
+        let is_short = AtomicBool::new(false);
+        let last = Mutex::new(last);
+        let rejections = Mutex::default();
         let free_bytes = AtomicU64::new(UNKNOWN_BYTES);
         let shared = Arc::new(TrailShared {
             queue,
             instance,
             fails,
             last,
-            refusals,
+            rejections,
             is_short,
             free_bytes,
         });
@@ -248,9 +254,11 @@ impl Trail {
         } else {
             Duration::ZERO
         };
+
         let writer = Writer::new(journal, Arc::clone(&shared), observer, options.on_failure);
         let writer = Arc::new(Mutex::new(Some(writer)));
-        let (own, state) = (Arc::clone(&writer), Arc::clone(&shared));
+        let own = Arc::clone(&writer);
+        let state = Arc::clone(&shared);
         let thread = thread::Builder::new()
             .name("sealwire-audit".into())
             .spawn(move || Writer::run(&own, &state, gather));
@@ -301,13 +309,13 @@ impl Trail {
     }
 
     /// Takes the record of a request that was rejected before any work. During a flood most
-    /// requests are only counted in memory, without waiting, and [`Trail::settle`] records the
+    /// requests are only counted in memory, without waiting, and [`Trail::flush_summaries`] records the
     /// counts.
-    pub fn refused(&self, record: &Record<'_>) -> WriteAck {
+    pub fn record_rejection(&self, record: &Record<'_>) -> WriteAck {
         let is_short = self.shared.is_short.load(Ordering::Relaxed);
         if self
-            .refusals()
-            .take(record, is_short, Instant::now(), Timestamp::now())
+            .rejections()
+            .admit(record, is_short, Instant::now(), Timestamp::now())
         {
             return self.record(record);
         }
@@ -317,7 +325,7 @@ impl Trail {
     /// Checks the remaining space, and records counts of rejected requests that are a minute old.
     /// Must be called about once per second. While space is short or writes fail, counts are kept
     /// in memory.
-    pub fn settle(&self, now: Instant) {
+    pub fn flush_summaries(&self, now: Instant) {
         let free_bytes = self.room.free_bytes();
         self.shared
             .free_bytes
@@ -325,14 +333,14 @@ impl Trail {
         let is_short = self.room.is_short(free_bytes);
         self.shared.is_short.store(is_short, Ordering::Relaxed);
         if !is_short && !self.shared.fails.load(Ordering::Relaxed) {
-            self.refusals()
-                .settle(false, now, |event| drop(self.event(event)));
+            self.rejections()
+                .flush_counts(false, now, |event| drop(self.event(event)));
         }
     }
 
-    fn refusals(&self) -> MutexGuard<'_, Refusals> {
+    fn rejections(&self) -> MutexGuard<'_, RejectionCounts> {
         self.shared
-            .refusals
+            .rejections
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
@@ -383,8 +391,8 @@ impl Trail {
     pub fn close(&self) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = thread.take() {
-            self.refusals()
-                .settle(true, Instant::now(), |event| drop(self.event(event)));
+            self.rejections()
+                .flush_counts(true, Instant::now(), |event| drop(self.event(event)));
             drop(self.event(&Event::Stop));
             self.shared.queue.close();
             // The panic hook has already reported a panic of the writer.

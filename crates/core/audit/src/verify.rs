@@ -139,6 +139,11 @@ pub fn verify(
     verify_once(folder, key, range, anchors, progress)
 }
 
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> VerifyError {
+    let path = path.to_owned();
+    move |source| VerifyError::Io { path, source }
+}
+
 fn verify_once(
     folder: &Path,
     key: Option<&AuditKey>,
@@ -146,14 +151,10 @@ fn verify_once(
     anchors: &[Anchor],
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Report, VerifyError> {
-    let at = |path: &Path| {
-        let path = path.to_owned();
-        move |source| VerifyError::Io { path, source }
-    };
     // Read before the segments, because a running engine only appends records after those that this
     // checkpoint names.
     let head = Checkpoint::read(folder, key);
-    let all = files::segments(folder).map_err(at(folder))?;
+    let all = files::segments(folder).map_err(io_error(folder))?;
     // Read after the list of segments. If a segment is moved in between, the statement covers it
     // and opening the segment fails.
     let archived = Archived::read(folder, key);
@@ -162,6 +163,7 @@ fn verify_once(
             folder: folder.to_owned(),
         });
     }
+
     // Archived segments that were copied back were verified in the archive.
     let floor = archived.as_ref().map_or(0, |archived| archived.last().seq);
     let again = all
@@ -172,7 +174,9 @@ fn verify_once(
     let bytes = segments
         .iter()
         .map(|segment| std::fs::metadata(folder.join(&segment.name)).map_or(0, |meta| meta.len()));
-    let (bytes, mut done, mut said) = (bytes.sum(), 0, 0);
+    let bytes = bytes.sum();
+    let mut done = 0;
+    let mut said = 0;
     let named = head.as_ref().ok().map(|head| Anchor {
         seq: head.seq,
         hash: head.hash,
@@ -182,11 +186,11 @@ fn verify_once(
         let path = folder.join(&segment.name);
         let mut lines = Lines::new(BufReader::with_capacity(
             1 << 20,
-            File::open(&path).map_err(at(&path))?,
+            File::open(&path).map_err(io_error(&path))?,
         ));
         check.begin_segment(segment);
         let begin = done;
-        while let Some(raw) = lines.next().map_err(at(&path))? {
+        while let Some(raw) = lines.next().map_err(io_error(&path))? {
             check.check_line(&raw);
             done = begin + raw.end;
             if done - said >= PROGRESS_BYTES {
@@ -194,8 +198,10 @@ fn verify_once(
                 progress(done, bytes);
             }
         }
+
         check.end_segment(index + 1 == segments.len() && range.to.is_none());
     }
+
     progress(done, bytes);
     Ok(check.into_report(head, segments.len()))
 }

@@ -33,7 +33,7 @@ struct State {
     /// The duplicate filter: headers that were added, or whose contexts the opener had.
     recent: HashSet<Header>,
     /// Number of agreements that helpers started.
-    begun: u64,
+    started: u64,
 }
 
 struct Entry {
@@ -59,7 +59,7 @@ impl AgreementQueue {
         let state = State {
             entries: VecDeque::new(),
             recent: known_headers.copied().collect(),
-            begun: 0,
+            started: 0,
         };
         Self {
             recipient,
@@ -137,7 +137,7 @@ impl AgreementQueue {
     /// Makes the last agreement that no thread has started. Returns false if none is left.
     pub fn agree_next(&self) -> bool {
         let mut state = self.lock();
-        let begun = state
+        let started = state
             .entries
             .iter_mut()
             .rev()
@@ -149,17 +149,17 @@ impl AgreementQueue {
                 }
                 Stage::Running | Stage::Made(_) => None,
             });
-        state.begun += u64::from(begun.is_some());
+        state.started += u64::from(started.is_some());
         drop(state);
-        let Some((header, enc)) = begun else {
+        let Some((header, enc)) = started else {
             return false;
         };
         // A failed agreement is not kept: the opener repeats it and gets the error.
         let made = self.recipient.agree(header, enc.as_deref()).ok();
         let mut state = self.lock();
-        let is_this =
-            |entry: &Entry| entry.header == header && matches!(entry.stage, Stage::Running);
-        if let Some(at) = state.entries.iter().rposition(is_this) {
+        if let Some(at) = state.entries.iter().rposition(|entry: &Entry| {
+            entry.header == header && matches!(entry.stage, Stage::Running)
+        }) {
             match made {
                 Some(held) => state.entries[at].stage = Stage::Made(held),
                 None => drop(state.entries.remove(at)),
@@ -178,8 +178,8 @@ impl AgreementQueue {
     }
 
     /// Returns the number of agreements that helpers started.
-    pub fn begun(&self) -> u64 {
-        self.lock().begun
+    pub fn started(&self) -> u64 {
+        self.lock().started
     }
 
     /// Forgets all envelopes: the opener has passed them.

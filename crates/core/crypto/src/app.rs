@@ -7,6 +7,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
+use crate::kek::nibble;
 use crate::precomputed::Precomputed;
 use crate::{
     Curve, Error, HybridKey, HybridPublicKey, HybridSeed, KeyPair, PskKey, PskSeed, PublicKey,
@@ -27,10 +28,11 @@ impl AppId {
     /// # Errors
     /// [`Error::InvalidAppId`] for any other length or character.
     pub fn new(name: &str) -> Result<Self, Error> {
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
         // A store can use the name as a file name. A leading dot would make a hidden file, or `..`.
         let valid = (1..=Self::BYTES_MAX).contains(&name.len())
-            && name.bytes().all(allowed)
+            && name
+                .bytes()
+                .all(|byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
             && !name.starts_with('.');
         if valid {
             Ok(Self(name.into()))
@@ -99,11 +101,6 @@ impl FromStr for KeyId {
             .as_bytes()
             .try_into()
             .map_err(|_| Error::InvalidKeyId)?;
-        let nibble = |digit: u8| {
-            char::from(digit)
-                .to_digit(16)
-                .and_then(|nibble| u8::try_from(nibble).ok())
-        };
         let mut id = [0; 5];
         for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
             let (high, low) = nibble(pair[0])
@@ -271,7 +268,8 @@ impl KeyVersion {
             KeyMaterial::Public(key) => KeyId::of(key),
             KeyMaterial::PublicHybrid(key) => key.id(),
         };
-        let (seals, origin) = (true, Origin::Inside);
+        let seals = true;
+        let origin = Origin::Inside;
         Self {
             id,
             number,
@@ -400,13 +398,23 @@ impl AppKeys {
     /// Precomputed material of one is then valid for the other.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        let facts = |keys: &Self| {
-            keys.versions
+        self.app == other.app
+            && self.reads == other.reads
+            && self.versions.len() == other.versions.len()
+            && self
+                .versions
                 .iter()
-                .map(|v| (v.id, v.number, v.state, v.seals, v.origin))
-                .collect::<Vec<_>>()
-        };
-        self.app == other.app && self.reads == other.reads && facts(self) == facts(other)
+                .zip(&other.versions)
+                .all(|(one, other)| {
+                    (one.id, one.number, one.state, one.seals, one.origin)
+                        == (
+                            other.id,
+                            other.number,
+                            other.state,
+                            other.seals,
+                            other.origin,
+                        )
+                })
     }
 
     /// Returns the version that engines seal under a suite: the newest active version that is
@@ -442,12 +450,11 @@ impl AppKeys {
     #[must_use]
     pub fn reader(&self, suite: impl Into<Suite>, id: KeyId) -> Option<&Arc<KeyVersion>> {
         let suite = suite.into();
-        let opens = |version: &&Arc<KeyVersion>| {
-            version.id == id && version.state == KeyState::Active && version.suite() == suite
-        };
         self.versions
             .iter()
-            .find(opens)
+            .find(|version: &&Arc<KeyVersion>| {
+                version.id == id && version.state == KeyState::Active && version.suite() == suite
+            })
             .filter(|_| self.reads.contains(suite))
     }
 }

@@ -48,9 +48,10 @@ impl Context {
 
     /// Returns the key for batches of messages, with the nonces of [`Self::nonce`].
     pub(crate) fn batch_key(&self) -> &BatchKey {
-        let key = || self.key_bytes.as_ref().expect("a context that seals");
-        self.batch_key
-            .get_or_init(|| Box::new(BatchKey::new(key())))
+        self.batch_key.get_or_init(|| {
+            let key = self.key_bytes.as_ref().expect("a context that seals");
+            Box::new(BatchKey::new(key))
+        })
     }
 
     /// Returns the nonce of a field (RFC 9180, section 5.2, `ComputeNonce`).

@@ -216,7 +216,8 @@ pub(crate) struct Encapsulation {
 
 impl Encapsulation {
     pub(crate) fn new(header: &Header, enc: &[u8; ENC_BYTES]) -> Self {
-        let (mut bytes, mut text) = ([0; ENCAPSULATION_BYTES], [0; ENCAPSULATION_BYTES / 3 * 4]);
+        let mut bytes = [0; ENCAPSULATION_BYTES];
+        let mut text = [0; ENCAPSULATION_BYTES / 3 * 4];
         bytes[..ENC_BYTES].copy_from_slice(enc);
         BASE64
             .encode_slice(&bytes[..], &mut text[..])

@@ -178,8 +178,9 @@ impl BatchKey {
             *block = first_bytes(xor(block, key), message.length - at);
             hash.push(*block);
         }
-        let bits = |bytes: usize| bytes as u128 * 8;
-        hash.push((bits(message.aad.bytes) << 64 | bits(message.length)).to_be_bytes());
+        let aad_bits = message.aad.bytes as u128 * 8;
+        let message_bits = message.length as u128 * 8;
+        hash.push((aad_bits << 64 | message_bits).to_be_bytes());
         data[message.length..].copy_from_slice(&xor(&hash.finish(), mask));
     }
 }
@@ -226,14 +227,16 @@ impl Hash {
 /// Returns the number of messages, from the first, whose key streams fit into one buffer.
 fn count_that_fits(messages: &[Message<'_>]) -> usize {
     let mut left = KEYSTREAM_BLOCKS;
-    let fits = |message: &&Message<'_>| {
-        let rest = left.checked_sub(message.keystream_blocks());
-        rest.is_some_and(|rest| {
-            left = rest;
-            true
+    let count = messages
+        .iter()
+        .take_while(|message: &&Message<'_>| {
+            let rest = left.checked_sub(message.keystream_blocks());
+            rest.is_some_and(|rest| {
+                left = rest;
+                true
+            })
         })
-    };
-    let count = messages.iter().take_while(fits).count();
+        .count();
     assert!(
         count > 0,
         "a message is longer than {MESSAGE_BYTES_MAX} bytes"

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_is_the_same_key() {
+    fn import_forms_give_the_same_key() {
         for (curve, named) in [
             (Curve::P256, Nid::X9_62_PRIME256V1),
             (Curve::Secp256k1, Nid::SECP256K1),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_of_the_curve_is_refused() {
+    fn import_rejects_keys_of_other_curves() {
         let pem = openssl_key(Nid::X9_62_PRIME256V1, [0x11; 32])
             .private_key_to_pem()
             .unwrap();

@@ -263,14 +263,16 @@ impl Kek {
     }
 }
 
+/// Returns the value of a hexadecimal digit, of either case.
+pub(crate) fn nibble(digit: u8) -> Option<u8> {
+    char::from(digit)
+        .to_digit(16)
+        .and_then(|nibble| u8::try_from(nibble).ok())
+}
+
 /// Decodes 64 hexadecimal digits to 32 bytes.
 pub(crate) fn hex(digits: &[u8]) -> Option<Zeroizing<[u8; 32]>> {
     let digits: &[u8; 64] = digits.try_into().ok()?;
-    let nibble = |digit: u8| {
-        char::from(digit)
-            .to_digit(16)
-            .and_then(|nibble| u8::try_from(nibble).ok())
-    };
     let mut bytes = Zeroizing::new([0; 32]);
     for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
         *byte = nibble(pair[0])? << 4 | nibble(pair[1])?;

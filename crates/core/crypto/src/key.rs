@@ -69,7 +69,6 @@ impl PublicKey {
         ) {
             return Err(Error::InvalidPublicKey);
         }
-        let invalid = |_| Error::InvalidPublicKey;
         match curve {
             Curve::P256 => {
                 // AWS-LC's Rust API does not return the decompressed point, so the p256 crate
@@ -82,7 +81,7 @@ impl PublicKey {
             }
             Curve::Secp256k1 => secp256k1::PublicKey::from_slice(sec1)
                 .map(Self::secp256k1)
-                .map_err(invalid),
+                .map_err(|_| Error::InvalidPublicKey),
         }
     }
 

@@ -117,13 +117,12 @@ impl Opener {
     /// Returns the queue through which other threads make the key agreements of fields that this
     /// opener has not reached yet.
     pub fn share_agreements(&mut self) -> Arc<AgreementQueue> {
-        let queue = || {
+        Arc::clone(self.queue.get_or_insert_with(|| {
             Arc::new(AgreementQueue::new(
                 self.recipient.clone(),
                 self.by_header.keys(),
             ))
-        };
-        Arc::clone(self.queue.get_or_insert_with(queue))
+        }))
     }
 
     #[cfg(test)]

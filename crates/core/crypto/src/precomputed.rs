@@ -76,6 +76,15 @@ impl KeyVersion {
         Ok((*ephemeral.public(), self.agree(&ephemeral)?))
     }
 
+    fn compute_context(&self, app: &AppId, kem_id: u16) -> ScheduleContext {
+        let psk = if let KeyMaterial::Psk(key) = &self.material {
+            Some(key.psk())
+        } else {
+            None
+        };
+        ScheduleContext::new(kem_id, &[INFO_PREFIX, app.as_str().as_bytes()], psk)
+    }
+
     /// Calls `derive` with the common part of all schedules of the app under this key of the HPKE
     /// KEM `kem_id`. The part is of PSK mode if the key has a pre-shared key. It is computed once.
     pub(crate) fn with_context<T>(
@@ -84,24 +93,16 @@ impl KeyVersion {
         kem_id: u16,
         derive: impl FnOnce(&ScheduleContext) -> T,
     ) -> T {
-        let make = || {
-            let psk = if let KeyMaterial::Psk(key) = &self.material {
-                Some(key.psk())
-            } else {
-                None
-            };
-            ScheduleContext::new(kem_id, &[INFO_PREFIX, app.as_str().as_bytes()], psk)
-        };
         let (of, context) = self
             .precomputed
             .context
-            .get_or_init(|| (app.clone(), make()));
+            .get_or_init(|| (app.clone(), self.compute_context(app, kem_id)));
         // A key version belongs to one app. The check keeps contexts separate even if two apps
         // shared a version.
         if of == app {
             derive(context)
         } else {
-            derive(&make())
+            derive(&self.compute_context(app, kem_id))
         }
     }
 
@@ -156,11 +157,9 @@ impl KeyVersion {
 
 impl fmt::Debug for Precomputed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (table, ready, epoch) = (
-            self.table().is_some(),
-            lock(&self.ready).len(),
-            lock(&self.epoch).is_some(),
-        );
+        let table = self.table().is_some();
+        let ready = lock(&self.ready).len();
+        let epoch = lock(&self.epoch).is_some();
         f.debug_struct("Precomputed")
             .field("table", &table)
             .field("ready", &ready)

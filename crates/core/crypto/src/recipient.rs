@@ -141,10 +141,9 @@ impl Recipient {
         let context = match (&version.material, enc) {
             (KeyMaterial::Hybrid(key), Some(enc)) => {
                 let secret = key.decapsulate(enc).map_err(|_| CannotOpen)?;
-                let schedule = |context: &ScheduleContext| {
+                version.with_context(self.app(), hybrid::KEM_ID, |context: &ScheduleContext| {
                     Context::key_schedule(hybrid::KEM_ID, &secret, context)
-                };
-                version.with_context(self.app(), hybrid::KEM_ID, schedule)
+                })
             }
             (KeyMaterial::Pair(_) | KeyMaterial::Psk(_), None) => {
                 let pair = match &version.material {
@@ -154,9 +153,9 @@ impl Recipient {
                 let curve = header.suite().dhkem_curve().ok_or(CannotOpen)?;
                 let ephemeral =
                     PublicKey::from_sec1(curve, header.ephemeral()).map_err(|_| CannotOpen)?;
-                let schedule =
-                    |context: &ScheduleContext| Context::recipient(pair, &ephemeral, context);
-                version.with_context(self.app(), curve.kem_id(), schedule)
+                version.with_context(self.app(), curve.kem_id(), |context: &ScheduleContext| {
+                    Context::recipient(pair, &ephemeral, context)
+                })
             }
             _ => return Err(CannotOpen),
         };

@@ -361,8 +361,10 @@ impl Sealer {
         encoding: Encoding,
         context: &[u8],
     ) -> Self {
-        let (app, aads) = (app.clone(), Aads::new(context));
-        let (place, apart) = (EncapsulationPlace::Inline, Vec::new());
+        let app = app.clone();
+        let aads = Aads::new(context);
+        let place = EncapsulationPlace::Inline;
+        let apart = Vec::new();
         Self {
             app,
             recipient,

@@ -78,6 +78,11 @@ pub struct XaesKey {
     check: [u8; CHECK_BYTES],
 }
 
+fn expand(prk: &Hkdf<Sha256>, label: &[u8], app: &AppId, out: &mut [u8]) -> Result<(), Error> {
+    prk.expand_multi_info(&[label, app.as_str().as_bytes()], out)
+        .map_err(|_| Error::Library)
+}
+
 impl XaesKey {
     /// Most headers that one process makes under a key. Two of `q` headers have equal random bytes
     /// with a probability of `q^2 / 2^161`: 2^-65 here, and 2^-45 if the key was in a thousand
@@ -90,15 +95,12 @@ impl XaesKey {
     /// [`Error::Library`] when the crypto library fails.
     pub fn derive(app: &AppId, secret: &XaesSecret) -> Result<Self, Error> {
         let prk = Hkdf::<Sha256>::from_prk(secret.expose()).map_err(|_| Error::Library)?;
-        let expand = |label: &[u8], out: &mut [u8]| {
-            prk.expand_multi_info(&[label, app.as_str().as_bytes()], out)
-                .map_err(|_| Error::Library)
-        };
-        let (mut key, mut id, mut check) =
-            (Zeroizing::new([0; KEY_BYTES]), [0; 5], [0; CHECK_BYTES]);
-        expand(KEY_LABEL, &mut key[..])?;
-        expand(ID_LABEL, &mut id)?;
-        expand(CHECK_LABEL, &mut check)?;
+        let mut key = Zeroizing::new([0; KEY_BYTES]);
+        let mut id = [0; 5];
+        let mut check = [0; CHECK_BYTES];
+        expand(&prk, KEY_LABEL, app, &mut key[..])?;
+        expand(&prk, ID_LABEL, app, &mut id)?;
+        expand(&prk, CHECK_LABEL, app, &mut check)?;
         Self::of_key(&key, KeyId::from_bytes(id), check)
     }
 

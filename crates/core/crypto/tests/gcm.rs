@@ -89,7 +89,7 @@ fn published_vectors() {
 }
 
 #[test]
-fn every_length_around_a_block() {
+fn lengths_around_a_block_are_sealed_correctly() {
     let lengths = (0..=66).chain([
         MESSAGE_BYTES_MAX - 16,
         MESSAGE_BYTES_MAX - 1,

@@ -3,8 +3,8 @@
 //!
 //! [`FixedBase`] is any public key of P-256 with a precomputed table.
 //! [`secp256k1::multiply_generator`] multiplies the generator of secp256k1. OpenSSL and libsecp256k1
-//! do the multiplications, in constant time: this crate has no curve arithmetic. It is the only
-//! place in the workspace with `unsafe`; each block says why it is sound.
+//! do the multiplications, in constant time: this crate has no curve arithmetic. Only this crate of
+//! the workspace contains `unsafe`; each block says why it is sound.
 
 mod p256;
 pub mod secp256k1;

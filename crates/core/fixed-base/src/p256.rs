@@ -92,7 +92,7 @@ impl fmt::Debug for FixedBase {
 
 #[allow(unsafe_code)]
 unsafe extern "C" {
-    /// Declared in `openssl/ec.h`. It is deprecated in favour of providers, which do not offer custom
+    /// Declared in `openssl/ec.h`. Deprecated in favour of providers, which do not offer custom
     /// generators.
     fn EC_GROUP_precompute_mult(
         group: *mut openssl_sys::EC_GROUP,

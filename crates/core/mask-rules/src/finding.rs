@@ -48,11 +48,13 @@ impl<E, F: FnMut(Found<'_>) -> Result<(), E>> Transform for Finding<'_, F> {
         let Some(value) = Value::of(field.token) else {
             return Ok(Outcome::Keep);
         };
+
         let ruling = self.rules.ruling(&field);
         let subject = match ruling {
             FieldDecision::Rule(rule) => self.subjects.find(&field.path, rule),
             FieldDecision::Keep | FieldDecision::Refuse => None,
         };
+
         let ordinal = self.ordinal;
         self.ordinal += 1;
         (self.found)(Found {

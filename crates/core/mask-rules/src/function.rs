@@ -31,21 +31,26 @@ const CHARACTER_WORK: u64 = 6;
 #[must_use]
 pub fn work_of_text(text: &str, fields: u64, bytes: u64) -> ExtraWork {
     let name = text.trim_start();
-    let is = |names: &[&str]| names.iter().any(|other| name.starts_with(other));
-    let work = if is(&["mac"]) {
+    let work = if name.starts_with("mac") {
         MAC_WORK
-    } else if is(&["fpe", "card", "phone", "iban"]) {
+    } else if starts_with_any(name, &["fpe", "card", "phone", "iban"]) {
         FPE_WORK
     } else {
         0
     };
+
     let fields = fields.saturating_mul(work);
-    let bytes = if is(&["partial", "generalize"]) {
+    let bytes = if starts_with_any(name, &["partial", "generalize"]) {
         bytes.saturating_mul(CHARACTER_WORK)
     } else {
         0
     };
+
     ExtraWork { fields, bytes }
+}
+
+fn starts_with_any(text: &str, names: &[&str]) -> bool {
+    names.iter().any(|name| text.starts_with(name))
 }
 
 /// The text that `redact` gives for a string, unless the function names another.

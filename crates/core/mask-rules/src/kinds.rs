@@ -87,6 +87,7 @@ impl Kind {
         if text.len() > self.bytes_max() {
             return false;
         }
+
         match self {
             Self::Card => card::is_card(text.as_bytes()),
             Self::Email => email::is_email(text),
@@ -113,14 +114,15 @@ impl FromStr for Kind {
             .map(|kind| format!("`{}`", kind.name()))
             .join(", ");
         let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
-        found.ok_or_else(|| format!("`{name}` is no kind: write one of {names}"))
+        found.ok_or_else(|| format!("`{name}` is not a kind: write one of {names}"))
     }
 }
 
 /// Extracts the digits of a text that has only single separators from `between` between digits.
 /// Returns `None` for any other text.
 fn digits<const N: usize>(text: &[u8], between: &[u8]) -> Option<([u8; N], usize)> {
-    let (mut digits, mut len) = ([0; N], 0);
+    let mut digits = [0; N];
+    let mut len = 0;
     let mut was_digit = false;
     for byte in text {
         let is_digit = byte.is_ascii_digit();
@@ -130,8 +132,10 @@ fn digits<const N: usize>(text: &[u8], between: &[u8]) -> Option<([u8; N], usize
         } else if !was_digit || !between.contains(byte) {
             return None;
         }
+
         was_digit = is_digit;
     }
+
     was_digit.then_some((digits, len))
 }
 

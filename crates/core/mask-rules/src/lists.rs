@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_list_has_entries_none_of_them_twice() {
+    fn lists_have_unique_entries() {
         for name in NAMES {
             let list = find(name).expect("a name of a list");
             assert!(list.len() >= 200, "{name}");

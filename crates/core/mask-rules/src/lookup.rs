@@ -32,22 +32,22 @@ impl Rules {
     #[must_use]
     pub fn unmet(&self, paths: &[Vec<PathStep>]) -> Option<usize> {
         let probes: Vec<_> = paths.iter().map(|path| probe(path)).collect();
-        let is_met = |target: &Target| {
-            let entry = match target {
+        self.iter().position(|rule| {
+            let entry = match &rule.target {
                 Target::Path(path) => PrioritizedEntry::Path(path),
                 Target::Column(name) => PrioritizedEntry::Key(name),
-                Target::Kind(_) => return true,
+                Target::Kind(_) => return false,
             };
+
             // Cannot fail: the rules were parsed from the same entries.
             let Ok(selection) = Selection::ranked([entry]) else {
-                return true;
+                return false;
             };
             let selection = Arc::new(selection);
             probes
                 .iter()
-                .any(|probe| rank_at(&selection, probe).is_some())
-        };
-        self.iter().position(|rule| !is_met(&rule.target))
+                .all(|probe| rank_at(&selection, probe).is_none())
+        })
     }
 }
 
@@ -102,6 +102,7 @@ fn probe(path: &[PathStep]) -> Vec<u8> {
             }
         }
     }
+
     write::bool(&mut out, true);
     out
 }
@@ -124,6 +125,7 @@ fn indexes(path: &str) -> Vec<u32> {
             }
             continue;
         }
+
         match c {
             '[' => in_bracket = true,
             '\'' | '"' if in_bracket => quote = Some(c),
@@ -133,6 +135,7 @@ fn indexes(path: &str) -> Vec<u32> {
             }
             _ => {}
         }
+
         if let Ok(index) = std::mem::take(&mut digits).parse() {
             found.push(index);
         }
@@ -140,6 +143,7 @@ fn indexes(path: &str) -> Vec<u32> {
             in_bracket = false;
         }
     }
+
     found
 }
 

@@ -30,7 +30,8 @@ pub fn payload<'r>(
     subject_key: impl Fn(usize) -> Option<&'r str>,
 ) -> (Vec<u8>, Vec<String>) {
     let bytes = columns.iter().map(|column| column.values.len() + 8).sum();
-    let (mut out, mut paths) = (Vec::with_capacity(bytes), Vec::with_capacity(columns.len()));
+    let mut out = Vec::with_capacity(bytes);
+    let mut paths = Vec::with_capacity(columns.len());
     write::array_len(&mut out, columns.len() as u32);
     for (at, column) in columns.iter().enumerate() {
         write::array_len(&mut out, column.count as u32);
@@ -39,8 +40,8 @@ pub fn payload<'r>(
                 // The value's key must differ from the subject's key, or the map would be
                 // ambiguous.
                 let own_key = value_key(key);
-                let (mut values, mut subjects) =
-                    (TokenReader::new(&column.values), TokenReader::new(subjects));
+                let mut values = TokenReader::new(&column.values);
+                let mut subjects = TokenReader::new(subjects);
                 for _ in 0..column.count {
                     write::map_len(&mut out, 2);
                     write::str(&mut out, key);
@@ -56,6 +57,7 @@ pub fn payload<'r>(
             }
         }
     }
+
     (out, paths)
 }
 
@@ -77,6 +79,7 @@ pub fn answers(document: &[u8], columns: &[Column]) -> Result<Vec<Vec<u8>>, Malf
     if reader.array_len()? as usize != columns.len() {
         return Err(Malformed::Truncated);
     }
+
     for column in columns {
         if reader.array_len()? as usize != column.count {
             return Err(Malformed::Truncated);
@@ -92,8 +95,10 @@ pub fn answers(document: &[u8], columns: &[Column]) -> Result<Vec<Vec<u8>>, Malf
             }
             out.extend_from_slice(reader.value()?);
         }
+
         all.push(out);
     }
+
     Ok(all)
 }
 

@@ -105,7 +105,8 @@ impl RulesBuilder {
     #[must_use]
     pub fn new(unknown: Unknown, rules: Vec<RuleText>, lists: Vec<(String, Vec<String>)>) -> Self {
         let parsed = Vec::with_capacity(rules.len());
-        let (texts, entries) = (rules.into_iter(), lists.into_iter());
+        let texts = rules.into_iter();
+        let entries = lists.into_iter();
         Self {
             unknown,
             texts,
@@ -126,9 +127,11 @@ impl RulesBuilder {
                 .map_err(|message| RuleFault::list(&name, message).into_error())?;
             return Ok(true);
         }
+
         let Some(RuleText { target, mask }) = self.texts.next() else {
             return Ok(false);
         };
+
         let function = mask
             .parse()
             .map_err(|error| RuleFault::function(self.rules.len(), error).into_error())?;
@@ -203,7 +206,10 @@ impl Rules {
                 format!("more than {RULES_MAX} rules"),
             ));
         }
-        let (mut ranked, mut named, mut kinds) = (Vec::new(), Vec::new(), Vec::new());
+
+        let mut ranked = Vec::new();
+        let mut named = Vec::new();
+        let mut kinds = Vec::new();
         for (at, rule) in rules.iter().enumerate() {
             if let Some(list) = rule.function.list()
                 && lists.find(list).is_none()
@@ -230,6 +236,7 @@ impl Rules {
                 Target::Kind(kind) => kinds.push((at, *kind)),
             }
         }
+
         let selection = Selection::ranked(named.iter().copied())
             .map_err(|error| RuleFault::too_many(&error, &rules))?;
         let subject_keys = Arc::new(SubjectKeys::new(&rules));
@@ -334,13 +341,14 @@ impl Rules {
     /// its name. In a database the parts are schema, table and column.
     #[must_use]
     pub fn column(&self, names: &[&str]) -> Option<usize> {
-        let is_named = |rule: &Rule| match &rule.target {
-            Target::Column(column) => {
-                (0..names.len()).any(|from| is_joined(column, &names[from..]))
-            }
-            Target::Path(_) | Target::Kind(_) => false,
-        };
-        self.rules.iter().position(is_named)
+        self.rules
+            .iter()
+            .position(|rule: &Rule| match &rule.target {
+                Target::Column(column) => {
+                    (0..names.len()).any(|from| is_joined(column, &names[from..]))
+                }
+                Target::Path(_) | Target::Kind(_) => false,
+            })
     }
 
     /// Returns the lists that functions of the rules can name.

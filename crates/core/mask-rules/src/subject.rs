@@ -33,19 +33,17 @@ pub(crate) struct SubjectKeys {
 
 impl SubjectKeys {
     pub(crate) fn new(rules: &[Rule]) -> Self {
-        let subject = |rule: &Rule| rule.function.subject().map(|key| Box::from(key.as_bytes()));
-        let mut keys: Vec<Box<[u8]>> = rules.iter().filter_map(subject).collect();
+        let mut keys: Vec<Box<[u8]>> = rules
+            .iter()
+            .filter_map(|rule: &Rule| rule.function.subject().map(|key| Box::from(key.as_bytes())))
+            .collect();
         keys.sort_unstable();
         keys.dedup();
         let lengths = keys.iter().fold(0, |all, key| all | length_bit(key));
-        let number = |key: &[u8]| {
-            keys.binary_search_by(|other| (**other).cmp(key))
-                .ok()
-                .map(|at| at as u32)
-        };
+
         let of_rules = rules
             .iter()
-            .map(|rule| number(rule.function.subject()?.as_bytes()))
+            .map(|rule| position_of(&keys, rule.function.subject()?.as_bytes()))
             .collect();
         Self {
             keys,
@@ -60,11 +58,15 @@ impl SubjectKeys {
         if self.lengths & length_bit(key) == 0 {
             return None;
         }
-        self.keys
-            .binary_search_by(|other| (**other).cmp(key))
-            .ok()
-            .map(|at| at as u32)
+        position_of(&self.keys, key)
     }
+}
+
+/// Returns the position of a key in sorted keys.
+fn position_of(keys: &[Box<[u8]>], key: &[u8]) -> Option<u32> {
+    keys.binary_search_by(|other| (**other).cmp(key))
+        .ok()
+        .map(|at| at as u32)
 }
 
 /// Returns the bit for the length of a key. All keys of 63 bytes or more share one bit.
@@ -177,6 +179,7 @@ impl Subjects {
             // No later field can be in the maps before this offset.
             self.scan.restart(outermost);
         }
+
         let end = map.start().saturating_add(SUBJECT_BYTES_MAX);
         let mut is_changed = true;
         loop {
@@ -190,6 +193,7 @@ impl Subjects {
                     return None;
                 }
             }
+
             if self.scan.position() >= end {
                 return None;
             }

@@ -8,7 +8,7 @@ use crate::{Malformed, Token, TokenReader, write};
 /// as the input.
 ///
 /// # Errors
-/// As [`TokenReader::token`]; `out` keeps what was appended before the error.
+/// As [`TokenReader::token`]; `out` keeps the bytes that were appended before the error.
 pub fn canonical(value: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
     let mut reader = TokenReader::new(value);
     let mut pending: u64 = 1;
@@ -97,7 +97,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_short_enough_and_its_own(bytes: Vec<u8>) {
+        fn canonical_encoding_is_short_and_idempotent(bytes: Vec<u8>) {
             let mut out = Vec::new();
             if canonical(&bytes, &mut out).is_ok() {
                 let mut reader = TokenReader::new(&bytes);

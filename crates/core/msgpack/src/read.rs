@@ -10,8 +10,8 @@ use thiserror::Error;
 /// The head of one MessagePack value, borrowed from the input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 // A discriminant of a whole word keeps the variants' contents aligned alike. With one byte, a copy
-// of a token of unknown variant is overlapping loads of what was just stored, which the processor
-// cannot forward: 27 of 49 ns a field.
+// of a token of unknown variant is made of overlapping loads of bytes that were just stored, which
+// the processor cannot forward: 27 of 49 ns per field.
 #[repr(u64)]
 pub enum Token<'a> {
     /// nil.
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn every_encoding_reads_as_its_token() {
+    fn encodings_read_as_their_token() {
         check(&[0x00], Ok(Token::Uint(0)));
         check(&[0x7f], Ok(Token::Uint(127)));
         check(&[0xcc, 5], Ok(Token::Uint(5)));
@@ -641,7 +641,7 @@ mod tests {
         }
 
         #[test]
-        fn what_serde_writes_reads_back(
+        fn values_of_serde_survive_decoding(
             value in any::<(u64, i64, bool, String, Vec<Option<i32>>, std::collections::BTreeMap<String, u16>)>(),
         ) {
             let bytes = rmp_serde::to_vec(&value).expect("serializes");

@@ -207,7 +207,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(
+        fn written_values_survive_decoding(
             unsigned: u64, signed: i64, single: u32, double: u64, text: String, bytes: Vec<u8>, kind: i8,
         ) {
             let mut out = Vec::new();

@@ -459,7 +459,7 @@ mod tests {
     ];
 
     #[test]
-    fn everything_selects_every_leaf_but_nil() {
+    fn select_all_matches_leaves_except_nil() {
         let all = [&LEAVES[..], &["$['']"]].concat();
         for containers in [Containers::Whole, Containers::Descend] {
             assert_eq!(fields(Selection::everything(), containers, &doc(DOC)), all);

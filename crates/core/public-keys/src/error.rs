@@ -37,7 +37,7 @@ pub enum KeysError {
     #[error("key {0} does not have that id")]
     KeyId(KeyId),
     /// The text has no key of a suite that this program knows.
-    #[error("there is no key that this program can seal to")]
+    #[error("no key has a suite to which this version can seal")]
     NoKey,
 }
 
@@ -61,7 +61,7 @@ pub enum SealError {
     #[error("the context begins with sealwire/, which is reserved")]
     ContextReserved,
     /// The app publishes no key of the suite.
-    #[error("there is no key of that suite")]
+    #[error("the app has no key of that suite")]
     NoKey,
     /// The encapsulation cannot be apart from the fields.
     #[error("an encapsulation cannot be apart here: {0}")]

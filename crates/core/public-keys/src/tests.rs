@@ -466,7 +466,7 @@ fn a_document_sealed_to_the_text_opens_in_the_engine() {
 }
 
 #[test]
-fn what_cannot_be_sealed_is_refused() {
+fn unsealable_documents_are_rejected() {
     let public =
         verify(&publish(&shop(vec![outside(3)]), &signing_key(), 7, NOW).unwrap()).unwrap();
     let seal =

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn others_recover_at_once_from_a_tenant_that_was_alone() {
+    fn tenants_recover_at_once_from_a_tenant_that_was_alone() {
         let mut tenants = Tenants::new();
         tenants.run(2_000, &[0.01], &[1]);
         let mut long = 0;

@@ -30,7 +30,7 @@ pub struct OfferedRequest<'a, K> {
     /// [`Core::update_estimate`](crate::Core::update_estimate) reports it later.
     pub has_body: bool,
     /// True for the first request of a connection that has waited as an earlier [`Rejection`]
-    /// asked. The request is rejected for [`RejectionReason::Proportion`](crate::Reason::Proportion) only if
+    /// asked. The request is rejected for [`RejectionReason::Proportion`](crate::RejectionReason::Proportion) only if
     /// its size was rejected much less than another.
     pub has_waited: bool,
 }
@@ -120,6 +120,6 @@ pub struct Gauges {
     /// Requests rejected since the start because they had waited for twice their bound. Included in
     /// [`Self::rejected`].
     pub expired: u64,
-    /// Requests rejected since the start, in the order of [`RejectionReason::ALL`](crate::Reason::ALL).
+    /// Requests rejected since the start, in the order of [`RejectionReason::ALL`](crate::RejectionReason::ALL).
     pub rejected: [u64; 4],
 }

@@ -56,7 +56,7 @@ pub struct FrameLayout {
     /// after it.
     pub bytes: usize,
     /// The header of the message.
-    pub head: MessageHeader,
+    pub header: MessageHeader,
     /// The number of all values: scalars, map keys and containers, including the message itself.
     pub elements: u64,
     /// The number of scalars and empty containers that are not map keys. This is an upper bound of
@@ -89,10 +89,10 @@ pub struct Preview {
     pub whole: Option<Estimate>,
 }
 
-/// A prediction of the size of a whole message. It assumes that the rest of the payload is like the
-/// part that has arrived. The number of values in each open container is known, but their sizes are
-/// not. The prediction is exact after every header has arrived. It is at least the announced size
-/// and at most the limits of the scan.
+/// A prediction of the size of a whole message. The prediction assumes that the rest of the payload
+/// is like the part that has arrived. The number of values in each open container is known, but
+/// their sizes are not. The prediction is exact after every header has arrived, at least the
+/// announced size, and at most the limits of the scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
     /// The predicted [`FrameLayout::bytes`].
@@ -116,7 +116,7 @@ pub enum Disposition {
 /// result, handle it and scan again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan {
-    /// More bytes must be appended. [`crate::Scanner::head`] can already know the header of the
+    /// More bytes must be appended. [`crate::Scanner::header`] can already know the header of the
     /// message.
     Incomplete,
     /// A whole message. Remove `bytes` from the front of the buffer before the next scan.
@@ -126,7 +126,7 @@ pub enum Scan {
         /// The header of the message, if it was readable: respond with `error` to its
         /// [`MessageHeader::response_id`]. `None` in a second rejection of the same message, which
         /// already got its response.
-        head: Option<MessageHeader>,
+        header: Option<MessageHeader>,
         /// The violation.
         error: ScanError,
         /// What happens to the connection.
@@ -167,7 +167,7 @@ pub enum ScanError {
     /// The method is not a string.
     #[error("the method is not a string")]
     MethodNotText,
-    /// The message contains the marker 0xc1. It implies no length, so the end of the message is
+    /// The message contains the marker 0xc1, which implies no length. So the end of the message is
     /// unknown.
     #[error("reserved marker 0xc1")]
     Reserved,

@@ -1,13 +1,14 @@
 //! Sans-I/O MessagePack-RPC for Sealwire: frames, requests, responses and error codes.
 //!
-//! Converts bytes to types and back. This crate never sees a socket, a clock or a key. It does not
-//! look inside a payload: it returns the payload's bytes, and the payload walk checks them.
+//! Converts bytes to types and back. This crate never sees a socket, a clock or a key. The
+//! decoder does not look inside a payload: it returns the payload's bytes, and the payload walk
+//! checks them.
 //! `proto/README.md` is the contract in prose. The tests of this crate compare its tables with this
 //! code.
 //!
 //! A server feeds a [`Scanner`] until it yields a [`FrameLayout`], then calls [`Request::decode`] on
 //! those bytes and writes the response with [`response`]. While the body of a request is still
-//! arriving, [`Scanner::head`] returns its message header and [`Scanner::preview`] predicts its
+//! arriving, [`Scanner::header`] returns its message header and [`Scanner::preview`] predicts its
 //! size. A client writes with [`request`] and reads with a [`Scanner`] and [`Response::decode`].
 
 mod error;

@@ -1,7 +1,7 @@
 //! The methods and notifications of the contract, and sets of methods.
 //!
-//! The data listener serves the data methods and the control listener the control methods. Both
-//! serve `apps.public_keys`, `info` and `health`. A scanner treats a method that its listener does
+//! The data listener serves the data methods and the control listener the control methods. The
+//! methods `apps.public_keys`, `info` and `health` are served by both listeners. A scanner treats a method that its listener does
 //! not serve as unknown.
 
 use std::fmt;

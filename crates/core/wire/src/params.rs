@@ -1,5 +1,5 @@
-//! The parameters of every method, each declared once with its type, its rule and its default.
-//! These declarations are the contract's tables in code. [`declare`] documents the syntax, [`rule`]
+//! The parameters of every method, each declared once with its type, its rule and its default. The
+//! declarations are the contract's tables in code. [`declare`] documents the syntax, [`rule`]
 //! contains the rules.
 //!
 //! Clients encode and servers decode the same struct, so the two sides cannot disagree on a field.
@@ -32,8 +32,8 @@ pub use rule::Param;
 pub use schema::{AlterCollection, PropertySpec};
 pub use tokens::{TokenMap, TokensRequest};
 
-/// The parameters that a server keeps after it has read a message. They are generic over texts and
-/// bytes, which are borrowed from the message or shared by a [`Source`](shared::Source).
+/// The parameters that a server keeps after it has read a message. The types are generic over texts
+/// and bytes, which are borrowed from the message or shared by a [`Source`](shared::Source).
 pub mod shared {
     pub use super::declare::{Own, Source};
     pub use super::document::{TokenizeOptions, Writing};
@@ -51,7 +51,7 @@ pub type TokensOperation<'a> = shared::TokensOperation<&'a str, &'a [u8]>;
 pub type TokenSearch<'a> = shared::TokenSearch<&'a str, &'a [u8]>;
 /// The filter and page of `tokens.list` and `objects.list`.
 pub type Listing<'a> = shared::Listing<&'a str>;
-/// One bounded step of archiving or pruning.
+/// A bounded step of archiving or pruning.
 pub type Sweep<'a> = shared::Sweep<&'a str>;
 /// An operation of an [`ObjectsRequest`].
 pub type ObjectsOperation<'a> = shared::ObjectsOperation<&'a str, &'a [u8]>;
@@ -118,8 +118,8 @@ macro_rules! names {
 pub(crate) use names;
 
 names! {
-    /// The cipher suite of envelopes, and of the key that seals and opens them. There is no default
-    /// value: a request without a suite gets the suite of the app.
+    /// The cipher suite of envelopes, and of the key that seals and opens them. A request without
+    /// a suite gets the suite of the app.
     Suite {
         /// HPKE in PSK mode to a P-256 key pair. The suite of new apps.
         P256Psk = "p256-psk",

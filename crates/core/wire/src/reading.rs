@@ -17,7 +17,7 @@ pub(crate) struct Params<'a> {
     message: &'a [u8],
     pub(crate) reader: TokenReader<'a>,
     left: u32,
-    /// One bit per row of the method's table.
+    /// A bit per row of the method's table.
     seen: u32,
     /// The position of the payload, as found by the scan.
     payload: Option<Span>,
@@ -147,7 +147,7 @@ impl<'a> Params<'a> {
             .map_err(|malformed| value_error(param, malformed))
     }
 
-    /// Returns the document and moves the reader behind it. The scan already found its end; a
+    /// Returns the document and moves the reader to its end. The scan already found the end; a
     /// second pass would double the cost of a large request before its first slice.
     pub(crate) fn payload(&mut self) -> Result<&'a [u8], InvalidRequest> {
         let here = self
@@ -276,7 +276,7 @@ impl<'a> Params<'a> {
         }
     }
 
-    /// Reads a payload that must be an array. Its values are read later.
+    /// Reads a payload that must be an array, whose values are read later.
     fn array_payload(&mut self, param: &'static Param) -> Result<&'a [u8], InvalidRequest> {
         let payload = self.payload()?;
         match TokenReader::new(payload).token() {

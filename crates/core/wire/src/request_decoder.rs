@@ -178,7 +178,7 @@ impl<'a> Request<'a> {
         if message.len() != layout.bytes {
             return Err(InvalidRequest::Malformed);
         }
-        let MessageHeader::Request { method, .. } = layout.head else {
+        let MessageHeader::Request { method, .. } = layout.header else {
             return Err(InvalidRequest::Malformed);
         };
         let (name, reader) = read_method_name(message)?;
@@ -197,7 +197,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Returns the method name of a request, and a reader of the bytes behind it.
+/// Returns the method name of a request, and a reader of the following bytes.
 fn read_method_name(message: &[u8]) -> Result<(&[u8], TokenReader<'_>), InvalidRequest> {
     let mut reader = TokenReader::new(message);
     if reader.array_len()? != 4 || reader.u64()? != 0 {

@@ -113,7 +113,7 @@ impl Document {
         }
     }
 
-    /// Removes everything since `begin`, so that the caller can write an error instead.
+    /// Removes everything since `start`, so that the caller can write an error instead.
     pub fn discard(self, out: &mut Vec<u8>) {
         out.truncate(self.start_at);
     }

@@ -88,7 +88,7 @@ pub struct Document<'a> {
     pub errors_omitted: u64,
     /// Positions of the paths in `select` that match nothing in the document.
     pub unmatched: Vec<u32>,
-    /// Encapsulations that fields of the payload refer to. These fields do not open without them.
+    /// Encapsulations that fields of the payload refer to, and without which these fields do not open.
     pub encapsulations: Vec<String>,
 }
 

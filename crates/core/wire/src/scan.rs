@@ -2,11 +2,11 @@
 //! announces too much.
 //!
 //! The scanner reads each value header once and never reads string and binary bodies, so a 64 MiB
-//! message in 1 KiB pieces costs one pass. It rejects a message by its announced size: five bytes
+//! message in 1 KiB pieces costs one pass. A message is rejected by its announced size: five bytes
 //! that announce 4 GiB are rejected before the rest arrives.
 //!
 //! A rejected message usually does not close the connection. The scanner still finds the end of
-//! this message with one counter of outstanding values. It drops the bytes as they arrive and then
+//! this message with one counter of outstanding values, drops the bytes as they arrive, and then
 //! reads the next message. The [`Disposition`] is to close only if the end is unknown or too far
 //! away.
 
@@ -15,7 +15,7 @@ use crate::header::{self, Header, NoHeader, Shape};
 use crate::limits::Limits;
 use crate::method::Methods;
 
-mod head;
+mod message_header;
 mod params;
 mod preview;
 
@@ -57,7 +57,7 @@ enum Payload {
     Ahead,
     /// The key has been read, and the payload is the next value.
     Next,
-    /// The payload has started. It extends to the scan position until the next key of the params.
+    /// The payload has started, and extends to the scan position until the next key of the params.
     Started { start: u64, leaves_before: u64 },
     /// The payload has ended.
     Passed { start: u64, end: u64 },
@@ -91,7 +91,7 @@ pub struct Scanner {
     elements: u64,
     leaves: u64,
     open: Vec<OpenContainer>,
-    head: Option<MessageHeader>,
+    header: Option<MessageHeader>,
     payload: Payload,
     /// Number of header reads, for the test of linear time.
     #[cfg(test)]
@@ -99,18 +99,18 @@ pub struct Scanner {
 }
 
 impl Scanner {
-    /// Creates a scanner for a server. It reads requests of every method, and notifications.
+    /// Creates a scanner for a server, which reads requests of every method, and notifications.
     pub fn for_requests(limits: Limits) -> Self {
         Self::new(Side::Server, limits)
     }
 
-    /// Limits the scanner to these methods. It treats others as unknown.
+    /// Limits the scanner to these methods. Other methods are treated as unknown.
     #[must_use]
     pub fn serving(self, methods: Methods) -> Self {
         Self { methods, ..self }
     }
 
-    /// Creates a scanner for a client. It reads responses and notifications.
+    /// Creates a scanner for a client, which reads responses and notifications.
     pub fn for_replies(limits: Limits) -> Self {
         Self::new(Side::Client, limits)
     }
@@ -128,7 +128,7 @@ impl Scanner {
             elements: 0,
             leaves: 0,
             open: Vec::new(),
-            head: None,
+            header: None,
             payload: Payload::Ahead,
             #[cfg(test)]
             header_reads: 0,
@@ -140,7 +140,7 @@ impl Scanner {
     pub fn scan(&mut self, buffered: &[u8]) -> Scan {
         match self.stage {
             Stage::Lost(error) => Scan::Rejected {
-                head: None,
+                header: None,
                 error,
                 disposition: Disposition::Close,
             },
@@ -155,8 +155,8 @@ impl Scanner {
 
     /// Returns the header of the incomplete message if it is known and the message is not rejected.
     /// With it, a server can reject a request before its body has arrived.
-    pub fn head(&self) -> Option<MessageHeader> {
-        self.head
+    pub fn header(&self) -> Option<MessageHeader> {
+        self.header
     }
 
     /// Returns the least length of the current message in bytes, according to the headers so far.
@@ -177,7 +177,7 @@ impl Scanner {
         if self.is_idle() {
             return Disposition::Skip;
         }
-        self.head = None;
+        self.header = None;
         self.open.clear();
         match self.end_too_far() {
             Some(error) => {
@@ -282,14 +282,14 @@ impl Scanner {
     }
 
     fn finish_message(&mut self) -> Scan {
-        // Both patterns match: the position is at most the buffer's length, and no message ends
+        // The two patterns match: the position is at most the buffer's length, and no message ends
         // inside its header.
-        let (Ok(bytes), Some(head)) = (usize::try_from(self.position), self.head) else {
+        let (Ok(bytes), Some(header)) = (usize::try_from(self.position), self.header) else {
             return self.reject(ScanError::NotRpc);
         };
         let layout = FrameLayout {
             bytes,
-            head,
+            header,
             elements: self.elements,
             leaves: self.leaves,
             payload: self.payload_span(),
@@ -300,7 +300,7 @@ impl Scanner {
     }
 
     fn reject(&mut self, error: ScanError) -> Scan {
-        let head = self.head.or(match self.stage {
+        let header = self.header.or(match self.stage {
             // The method is not readable, but the msgid for the response is known.
             Stage::Method { msgid: Some(msgid) } => Some(MessageHeader::Request {
                 msgid,
@@ -316,7 +316,7 @@ impl Scanner {
             self.stage = Stage::Lost(error);
         }
         Scan::Rejected {
-            head,
+            header,
             error,
             disposition,
         }
@@ -361,7 +361,7 @@ impl Scanner {
     fn reset(&mut self) {
         self.open.clear();
         self.stage = Stage::Top;
-        self.head = None;
+        self.header = None;
         self.payload = Payload::Ahead;
         (self.position, self.dropped, self.need) = (0, 0, 0);
         (self.outstanding, self.elements, self.leaves) = (1, 0, 0);

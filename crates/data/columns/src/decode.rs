@@ -110,12 +110,10 @@ pub(crate) fn build_of(
         }),
         DataType::Float64 => values.primitives::<Float64Type>(data_type, float),
         DataType::Date32 => values.primitives::<Date32Type>(data_type, read_date),
-        DataType::Decimal128(precision, scale) => {
-            let (precision, scale) = (*precision, *scale);
-            values.primitives::<Decimal128Type>(data_type, |token| {
-                parse_decimal(text(token)?, precision, scale)
-            })
-        }
+        DataType::Decimal128(precision, scale) => values
+            .primitives::<Decimal128Type>(data_type, |token| {
+                parse_decimal(text(token)?, *precision, *scale)
+            }),
         DataType::Timestamp(TimeUnit::Second, _) => {
             values.moments::<TimestampSecondType>(data_type, TimeUnit::Second)
         }

@@ -116,7 +116,8 @@ impl<'a> Pieces<'a> {
 
     /// Adds values of the current leaf to a piece until the leaf ends or the piece is full.
     fn append_leaf(&mut self, leaf: &Leaf, piece: &mut Piece) {
-        let (first_row, before) = (self.row, piece.count);
+        let first_row = self.row;
+        let before = piece.count;
         append_values(&leaf.values, Instants::Timestamps, &mut |append| {
             while self.row < leaf.rows() && !self.is_full(piece) {
                 if leaf.is_present(self.row) {
@@ -134,7 +135,8 @@ impl<'a> Pieces<'a> {
             });
         }
         if self.row == leaf.rows() {
-            (self.leaf, self.row) = (self.leaf + 1, 0);
+            self.leaf += 1;
+            self.row = 0;
         }
     }
 

@@ -85,10 +85,9 @@ impl LeafPlan {
             LeafDecision::Keep => Vec::new(),
             LeafDecision::Kinds => self.kinds(rules, &leaf)?,
         };
-        let (column, data_type) = (self.path.text().to_owned(), self.field.data_type().clone());
         Ok(LeafMask {
-            column,
-            data_type,
+            column: self.path.text().to_owned(),
+            data_type: self.field.data_type().clone(),
             leaf,
             selected,
             subjects,
@@ -165,49 +164,42 @@ impl LeafMask {
         }
     }
 
-    /// Builds the leaf with the masked values in their places. `answers` are the masked values of
-    /// each piece, as consecutive MessagePack scalars, in the order of [`Self::pieces`].
+    /// Builds the leaf with the masked values in their places. `masked` contains the rule and the
+    /// masked values of each piece, as consecutive MessagePack scalars, in the order of
+    /// [`Self::pieces`].
     ///
     /// # Errors
     /// [`ColumnError`] if a masked value does not fit the type of the column.
-    pub fn put_back(&self, answers: &[(usize, Bytes)]) -> Result<ArrayRef, ColumnError> {
-        let build = |results: &[Bytes]| {
-            build_of(
-                &self.column,
-                &self.data_type,
-                &self.leaf,
-                results,
-                false,
-                Removal::Allowed,
-            )
-        };
-        match self.selected.as_slice() {
-            [] => Ok(ArrayRef::clone(self.leaf.values())),
+    pub fn put_back(&self, masked: &[(usize, Bytes)]) -> Result<ArrayRef, ColumnError> {
+        let results: Vec<Bytes> = match self.selected.as_slice() {
+            [] => return Ok(ArrayRef::clone(self.leaf.values())),
             [SelectedRows { rows: None, .. }] => {
-                let results: Vec<Bytes> =
-                    answers.iter().map(|(_, answer)| answer.clone()).collect();
-                build(&results)
+                masked.iter().map(|(_, values)| values.clone()).collect()
             }
-            _ => build(&[Bytes::from(self.merged(answers)?)]),
-        }
+            _ => vec![Bytes::from(self.merged(masked)?)],
+        };
+        build_of(
+            &self.column,
+            &self.data_type,
+            &self.leaf,
+            &results,
+            false,
+            Removal::Allowed,
+        )
     }
 
     /// Returns all values of the leaf, with the masked values in their places.
-    fn merged(&self, answers: &[(usize, Bytes)]) -> Result<Vec<u8>, ColumnError> {
-        let shape = || ColumnError::Shape {
-            column: self.column.clone(),
-        };
-        let of_rule = |rule: usize| -> Vec<u8> {
-            answers
-                .iter()
-                .filter(|(of, _)| *of == rule)
-                .flat_map(|(_, answer)| answer.iter().copied())
-                .collect()
-        };
+    fn merged(&self, masked: &[(usize, Bytes)]) -> Result<Vec<u8>, ColumnError> {
         let runs: Vec<Vec<u8>> = self
             .selected
             .iter()
-            .map(|part| of_rule(part.rule))
+            .map(|part| {
+                masked
+                    .iter()
+                    .filter(|(rule, _)| *rule == part.rule)
+                    .flat_map(|(_, values)| values.iter().copied())
+                    .collect()
+            })
             .collect();
         let mut cursors: Vec<_> = self
             .selected
@@ -220,8 +212,9 @@ impl LeafMask {
                 )
             })
             .collect();
+
         let mut out = Vec::new();
-        let mut outcome = Ok(());
+        let mut is_complete = true;
         append_values(self.leaf.values(), Instants::Text, &mut |append| {
             for row in (0..self.leaf.rows()).filter(|row| self.leaf.is_present(*row)) {
                 match cursors
@@ -233,15 +226,20 @@ impl LeafMask {
                         *rows = &rows[1..];
                         match reader.value() {
                             Ok(value) => out.extend_from_slice(value),
-                            Err(_) => outcome = Err(shape()),
+                            Err(_) => is_complete = false,
                         }
                     }
                 }
             }
         });
-        let has_ended = cursors.iter().all(|(_, reader)| reader.is_at_end());
-        outcome?;
-        if has_ended { Ok(out) } else { Err(shape()) }
+
+        if is_complete && cursors.iter().all(|(_, reader)| reader.is_at_end()) {
+            Ok(out)
+        } else {
+            Err(ColumnError::Shape {
+                column: self.column.clone(),
+            })
+        }
     }
 }
 

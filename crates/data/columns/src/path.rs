@@ -135,7 +135,6 @@ impl Path {
                 steps: Vec::new(),
             });
         }
-        let missing = |name: &str| problem(text, format!("there is no {name}"));
         let mut segments = text.split('.').flat_map(|segment| {
             let name = segment.trim_end_matches("[*]");
             let lists = (segment.len() - name.len()) / "[*]".len();
@@ -144,13 +143,13 @@ impl Path {
                 .chain(std::iter::repeat_n(None, lists))
         });
         let name = segments.next().flatten().unwrap_or_default();
-        let column = position(text, name, schema.fields())?.ok_or_else(|| missing(name))?;
+        let column = position(text, name, schema.fields())?.ok_or_else(|| missing(text, name))?;
         let mut data_type = schema.field(column).data_type();
         let mut steps = Vec::new();
         for segment in segments {
             let (step, next) = match (segment, data_type) {
                 (Some(name), DataType::Struct(fields)) => {
-                    let index = position(text, name, fields)?.ok_or_else(|| missing(name))?;
+                    let index = position(text, name, fields)?.ok_or_else(|| missing(text, name))?;
                     (Step::Member(index), &fields[index])
                 }
                 (
@@ -308,6 +307,11 @@ fn items(lists: &ArrayRef, present: Option<&NullBuffer>) -> (ArrayRef, Option<Nu
     }
 }
 
+/// Returns the error for a path with a name that the schema does not have.
+fn missing(path: &str, name: &str) -> ColumnError {
+    problem(path, format!("there is no {name}"))
+}
+
 /// Returns the items, and the mask of items to which a present list refers.
 fn referred<O: OffsetSizeTrait>(
     offsets: &OffsetBuffer<O>,
@@ -316,7 +320,8 @@ fn referred<O: OffsetSizeTrait>(
 ) -> (ArrayRef, Option<NullBuffer>) {
     let mut referred = BooleanBufferBuilder::new(values.len());
     for (row, ends) in offsets.windows(2).enumerate() {
-        let (start, end) = (ends[0].as_usize(), ends[1].as_usize());
+        let start = ends[0].as_usize();
+        let end = ends[1].as_usize();
         if present.is_none_or(|present| present.is_valid(row)) && end > referred.len() {
             referred.append_n(start.saturating_sub(referred.len()), false);
             referred.append_n(end - referred.len(), true);

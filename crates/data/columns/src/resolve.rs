@@ -170,26 +170,23 @@ pub struct SchemaLeaf {
 pub fn schema_leaves(schema: &Schema) -> Vec<SchemaLeaf> {
     let mut leaves = Leaves::default();
     leaves.members(schema.fields(), None);
-    let key = |step: PathStep| match step {
+    let found = leaves.found.into_iter().zip(leaves.documents);
+    found
+        .map(|(leaf, document)| SchemaLeaf {
+            path: leaf.path,
+            field: leaf.field,
+            keys: document.into_iter().map(key_of_step).collect(),
+            is_map_key: leaf.is_map_key,
+        })
+        .collect()
+}
+
+/// Returns the key of a step, unless the step leads to items or to the keys of a map.
+fn key_of_step(step: PathStep) -> Option<String> {
+    match step {
         PathStep::Key(key) if key != MAP_KEY => Some(key),
         PathStep::Key(_) | PathStep::Index(_) => None,
-    };
-    let found = leaves.found.into_iter().zip(leaves.documents);
-    let leaf = |(
-        FoundLeaf {
-            path,
-            field,
-            is_map_key,
-            ..
-        },
-        document,
-    ): (FoundLeaf, Vec<PathStep>)| SchemaLeaf {
-        path,
-        field,
-        keys: document.into_iter().map(key).collect(),
-        is_map_key,
-    };
-    found.map(leaf).collect()
+    }
 }
 
 /// Returns the decision for each leaf of a schema, in the order of the schema.
@@ -243,7 +240,8 @@ fn decide(rules: &Rules, leaves: &Leaves) -> Result<Vec<LeafPlan>, ResolveError>
         .map(|(at, _)| at)
         .collect();
     for (found, document) in leaves.found.iter().zip(&leaves.documents) {
-        let (column, data_type) = (found.path.text(), found.field.data_type());
+        let column = found.path.text();
+        let data_type = found.field.data_type();
         let rule = rules.rule_at(document).filter(|_| !found.is_map_key);
         let function = rule
             .and_then(|rule| rules.get(rule))
@@ -367,17 +365,14 @@ impl Leaves {
             });
             let key = PathStep::Key(field.name().clone());
             let way = match of {
-                None => {
-                    let (text, document) = (field.name().clone(), vec![key]);
-                    Way {
-                        text,
-                        column: index,
-                        steps: Vec::new(),
-                        document,
-                        scope,
-                        is_map_key: false,
-                    }
-                }
+                None => Way {
+                    text: field.name().clone(),
+                    column: index,
+                    steps: Vec::new(),
+                    document: vec![key],
+                    scope,
+                    is_map_key: false,
+                },
                 Some(of) => Way {
                     text: format!("{}.{}", of.text, field.name()),
                     scope,
@@ -457,39 +452,12 @@ impl Leaves {
         let Some(subject) = rules.get(rule).and_then(|rule| rule.function.subject()) else {
             return Ok(None);
         };
-        let error = |problem| {
-            let column = leaf.path.text().to_owned();
-            Err(ResolveError::Subject {
-                column,
+        let (path, container_steps) =
+            subject_path(leaf, subject).map_err(|problem| ResolveError::Subject {
+                column: leaf.path.text().to_owned(),
                 subject: subject.to_owned(),
                 problem,
-            })
-        };
-        let missing = "there is no such column beside it";
-        let Some(scope) = &leaf.scope else {
-            return error(missing);
-        };
-        let mut named = scope
-            .fields
-            .iter()
-            .enumerate()
-            .filter(|(_, field)| field.name() == subject);
-        let Some((index, field)) = named.next() else {
-            return error(missing);
-        };
-        if named.next().is_some() {
-            return error("there are several such columns");
-        }
-        if !is_text(field.data_type()) && !field.data_type().is_integer() {
-            return error("that column holds neither strings nor integers");
-        }
-        let (path, container_steps) = match &scope.at {
-            None => (Path::of(subject.to_owned(), index, Vec::new()), 0),
-            Some((column, steps)) => {
-                let own = steps.iter().copied().chain([Step::Member(index)]).collect();
-                (Path::of(subject.to_owned(), *column, own), steps.len())
-            }
-        };
+            })?;
         let leaf = self
             .found
             .iter()
@@ -501,6 +469,33 @@ impl Leaves {
             leaf,
         }))
     }
+}
+
+/// Returns the path of a leaf's subject, and the number of steps to their common struct. The error
+/// says why the column cannot be the subject.
+fn subject_path(leaf: &FoundLeaf, subject: &str) -> Result<(Path, usize), &'static str> {
+    const MISSING: &str = "there is no such column beside it";
+    let scope = leaf.scope.as_ref().ok_or(MISSING)?;
+    let mut named = scope
+        .fields
+        .iter()
+        .enumerate()
+        .filter(|(_, field)| field.name() == subject);
+    let (index, field) = named.next().ok_or(MISSING)?;
+    if named.next().is_some() {
+        return Err("there are several such columns");
+    }
+    if !is_text(field.data_type()) && !field.data_type().is_integer() {
+        return Err("that column holds neither strings nor integers");
+    }
+
+    Ok(match &scope.at {
+        None => (Path::of(subject.to_owned(), index, Vec::new()), 0),
+        Some((column, steps)) => {
+            let own = steps.iter().copied().chain([Step::Member(index)]).collect();
+            (Path::of(subject.to_owned(), *column, own), steps.len())
+        }
+    })
 }
 
 impl Way {
@@ -521,15 +516,20 @@ pub fn check_function(
     field: &Field,
     function: &Function,
 ) -> Result<(), ResolveError> {
-    let data_type = field.data_type();
-    let error = |problem| {
-        Err(ResolveError::Function {
+    match function_problem(field, function) {
+        None => Ok(()),
+        Some(problem) => Err(ResolveError::Function {
             column: column.to_owned(),
             function: function.to_string(),
-            data_type: data_type.clone(),
+            data_type: field.data_type().clone(),
             problem,
-        })
-    };
+        }),
+    }
+}
+
+/// Returns the reason why a field cannot hold the results of a function.
+fn function_problem(field: &Field, function: &Function) -> Option<&'static str> {
+    let data_type = field.data_type();
     let is_number = data_type.is_integer()
         || matches!(
             data_type,
@@ -537,9 +537,9 @@ pub fn check_function(
         );
     let is_date = matches!(data_type, DataType::Date32 | DataType::Timestamp(..));
     let result = match function.kind() {
-        FunctionKind::Keep => return Ok(()),
-        FunctionKind::Null if field.is_nullable() => return Ok(()),
-        FunctionKind::Null => return error("the column holds no nulls"),
+        FunctionKind::Keep => return None,
+        FunctionKind::Null if field.is_nullable() => return None,
+        FunctionKind::Null => return Some("the column holds no nulls"),
         FunctionKind::Redact { with } => redacted(data_type, with.as_deref()),
         FunctionKind::Fixed(literal) => constant(literal),
         FunctionKind::Partial { .. }
@@ -552,38 +552,24 @@ pub fn check_function(
         | FunctionKind::Hash { .. }
         | FunctionKind::Pseudonym { .. }
         | FunctionKind::Truncate { .. } => {
-            return if is_text(data_type) {
-                Ok(())
-            } else {
-                error("its results are strings")
-            };
+            return (!is_text(data_type)).then_some("its results are strings");
         }
-        FunctionKind::Fpe(_) if is_text(data_type) || data_type.is_integer() => return Ok(()),
-        FunctionKind::Fpe(_) => return error("it takes strings and integers"),
+        FunctionKind::Fpe(_) => {
+            return (!is_text(data_type) && !data_type.is_integer())
+                .then_some("it takes strings and integers");
+        }
         FunctionKind::ShiftBy { .. }
         | FunctionKind::ShiftWithin { .. }
         | FunctionKind::Coarsen(_) => {
-            return if is_text(data_type) || is_date {
-                Ok(())
-            } else {
-                error("it takes dates")
-            };
+            return (!is_text(data_type) && !is_date).then_some("it takes dates");
         }
         FunctionKind::Step { .. }
         | FunctionKind::NoisePercent { .. }
         | FunctionKind::NoiseBy { .. } => {
-            return if is_text(data_type) || is_number {
-                Ok(())
-            } else {
-                error("it takes numbers")
-            };
+            return (!is_text(data_type) && !is_number).then_some("it takes numbers");
         }
     };
-    if holds(data_type, 1, result) {
-        Ok(())
-    } else {
-        error("the type does not hold its result")
-    }
+    (!holds(data_type, 1, result)).then_some("the type does not hold its result")
 }
 
 /// Returns true if `count` values can form a column of this type. `values` are consecutive

@@ -180,12 +180,11 @@ pub fn named_type(name: &str) -> Result<DataType, ColumnError> {
         "date32" | "date32[day]" => Some(DataType::Date32),
         name => named_with_parameters(name),
     };
-    let unknown = || {
+    let data_type = known.ok_or_else(|| {
         ColumnError::Note(format!(
             "there is no type {name:?} to restore: write it as pyarrow does"
         ))
-    };
-    let data_type = known.ok_or_else(unknown)?;
+    })?;
     check_noted(&data_type)?;
     Ok(data_type)
 }
@@ -247,11 +246,14 @@ fn check_noted(noted: &DataType) -> Result<(), ColumnError> {
 /// Returns true if a text has the form of a time zone's name, such as `Europe/Berlin`, or of an
 /// offset, such as `+02:00`.
 fn is_zone(zone: &str) -> bool {
-    let is_char = |byte: u8| byte.is_ascii_alphanumeric() || b"_+-:".contains(&byte);
-    zone.len() <= ZONE_BYTES_MAX
-        && zone
-            .split('/')
-            .all(|part| !part.is_empty() && part.bytes().all(is_char))
+    zone.len() <= ZONE_BYTES_MAX && zone.split('/').all(is_zone_part)
+}
+
+fn is_zone_part(part: &str) -> bool {
+    !part.is_empty()
+        && part
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"_+-:".contains(&byte))
 }
 
 /// Returns the type text, or binary if the results are binary envelopes.
@@ -270,8 +272,9 @@ fn sealed_type(old: &DataType, work: &[(Leaf, Vec<Bytes>)]) -> DataType {
 
 /// Returns true if the results of a batch need offsets of 64 bits.
 fn is_wide(work: &[(Leaf, Vec<Bytes>)]) -> bool {
-    let bytes = |results: &[Bytes]| results.iter().map(Bytes::len).sum::<usize>();
-    work.iter().any(|(_, results)| bytes(results) > OFFSETS_32)
+    work.iter()
+        .map(|(_, results)| results.iter().map(Bytes::len).sum::<usize>())
+        .any(|bytes| bytes > OFFSETS_32)
 }
 
 /// Returns a noted type, or its form with wide offsets if the values need them.
@@ -328,7 +331,8 @@ pub(crate) fn read_date(token: Token<'_>) -> Option<i32> {
 /// functions take.
 pub(crate) fn append_date_time(out: &mut Vec<u8>, value: i64, unit: TimeUnit) {
     let per_second = per_second(unit);
-    let (seconds, part) = (value.div_euclid(per_second), value.rem_euclid(per_second));
+    let seconds = value.div_euclid(per_second);
+    let part = value.rem_euclid(per_second);
     let Some(time) = timestamp_s_to_datetime(seconds) else {
         return append_timestamp(out, seconds, 0);
     };
@@ -351,7 +355,9 @@ pub(crate) fn parse_date_time(text: &str) -> Option<(i64, u32)> {
     let mut fields = whole
         .split(':')
         .map(|field| field.parse::<i64>().ok().filter(|_| field.len() == 2));
-    let (hours, minutes, seconds) = (fields.next()??, fields.next()??, fields.next()??);
+    let hours = fields.next()??;
+    let minutes = fields.next()??;
+    let seconds = fields.next()??;
     let is_time =
         (0..24).contains(&hours) && (0..60).contains(&minutes) && (0..60).contains(&seconds);
     let is_part = part.len() <= 9 && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -372,8 +378,8 @@ pub(crate) fn parse_decimal(text: &str, precision: u8, scale: i8) -> Option<i128
         .strip_prefix('-')
         .map_or((false, text), |digits| (true, digits));
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-    let all_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
-    if whole.is_empty() || !all_digits(whole) || !all_digits(fraction) {
+    let mut bytes = whole.bytes().chain(fraction.bytes());
+    if whole.is_empty() || !bytes.all(|byte| byte.is_ascii_digit()) {
         return None;
     }
     let number: i128 = format!("{whole}{fraction}").parse().ok()?;

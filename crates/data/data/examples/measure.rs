@@ -110,7 +110,8 @@ fn ndjson(megabytes: u64, folder: &Path) -> Result<(), Box<dyn Error>> {
             },
             allow_unmatched: true,
         };
-        let (begun, cpu) = (Instant::now(), cpu_seconds());
+        let started_at = Instant::now();
+        let cpu = cpu_seconds();
         let progress = Arc::new(Progress::default());
         let report = runtime()?.block_on(mask_file(
             job,
@@ -118,12 +119,19 @@ fn ndjson(megabytes: u64, folder: &Path) -> Result<(), Box<dyn Error>> {
             Local::new(&rules),
             progress,
         ))?;
-        told(&format!("{name}, {workers} workers"), &report, begun, cpu);
+        told(
+            &format!("{name}, {workers} workers"),
+            &report,
+            started_at,
+            cpu,
+        );
         if text == FULL && workers == 2 {
             let progress = Progress::default();
-            let (limits, leak) = (Limits::default(), LeakLimits::default());
-            let begun = Instant::now();
-            let (original, masked) = (Input::File(source.clone()), Input::File(target));
+            let limits = Limits::default();
+            let leak = LeakLimits::default();
+            let started_at = Instant::now();
+            let original = Input::File(source.clone());
+            let masked = Input::File(target);
             leaks(
                 &verify_files(
                     &original,
@@ -134,7 +142,7 @@ fn ndjson(megabytes: u64, folder: &Path) -> Result<(), Box<dyn Error>> {
                     leak,
                     &progress,
                 )?,
-                begun,
+                started_at,
             );
         }
     }
@@ -151,7 +159,8 @@ fn generate(out: impl Write, bytes: u64) -> std::io::Result<()> {
         "Eve Smith",
     ];
     let mut out = BufWriter::new(out);
-    let (mut written, mut at) = (0, 0_u64);
+    let mut written = 0;
+    let mut at = 0_u64;
     while written < bytes {
         at += 1;
         let hash = at.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -193,10 +202,11 @@ fn shop(rows: u64) -> Result<(), Box<dyn Error>> {
         fsync: false,
         ..Options::default()
     })?;
-    let (source, target) = (server.database()?, server.database()?);
-    let begun = Instant::now();
+    let source = server.database()?;
+    let target = server.database()?;
+    let started_at = Instant::now();
     shop::fill(&source, rows / shop::ROWS_PER_CUSTOMER)?;
-    println!("generated in {:.1} s", begun.elapsed().as_secs_f64());
+    println!("generated in {:.1} s", started_at.elapsed().as_secs_f64());
 
     let rules = common::rules(shop::RULES);
     let job = |target: &sealwire_testkit::Database<'_>| DatabaseJob {
@@ -205,7 +215,8 @@ fn shop(rows: u64) -> Result<(), Box<dyn Error>> {
         replace: false,
         limits: Limits::default(),
     };
-    let (begun, cpu) = (Instant::now(), cpu_seconds());
+    let started_at = Instant::now();
+    let cpu = cpu_seconds();
     let progress = Arc::new(Progress::default());
     let run = mask_database(
         job(&target),
@@ -215,7 +226,7 @@ fn shop(rows: u64) -> Result<(), Box<dyn Error>> {
         pending(),
     );
     let report = runtime()?.block_on(run)?;
-    told("shop", &report, begun, cpu);
+    told("shop", &report, started_at, cpu);
     for field in &report.fields {
         if field.function.is_some() {
             println!("  {}", serde_json::to_string(field)?);
@@ -234,7 +245,8 @@ fn shop(rows: u64) -> Result<(), Box<dyn Error>> {
     }
     let check = |target: &sealwire_testkit::Database<'_>| {
         let job = job(target);
-        let (begun, progress) = (Instant::now(), Progress::default());
+        let started_at = Instant::now();
+        let progress = Progress::default();
         let checked = verify_databases(
             job.source,
             job.target,
@@ -242,13 +254,14 @@ fn shop(rows: u64) -> Result<(), Box<dyn Error>> {
             LeakLimits::default(),
             &progress,
         );
-        leaks(&runtime()?.block_on(checked)?, begun);
+        leaks(&runtime()?.block_on(checked)?, started_at);
         Ok::<_, Box<dyn Error>>(())
     };
     check(&target)?;
 
     println!("without the rule for phone:");
-    let (less, again) = (shop::rules_without("phone"), server.database()?);
+    let less = shop::rules_without("phone");
+    let again = server.database()?;
     let run = mask_database(
         job(&again),
         Arc::clone(&less),
@@ -260,8 +273,9 @@ fn shop(rows: u64) -> Result<(), Box<dyn Error>> {
     check(&again)
 }
 
-fn told(name: &str, report: &Report, begun: Instant, cpu: f64) {
-    let (seconds, cpu) = (begun.elapsed().as_secs_f64(), cpu_seconds() - cpu);
+fn told(name: &str, report: &Report, started_at: Instant, cpu: f64) {
+    let seconds = started_at.elapsed().as_secs_f64();
+    let cpu = cpu_seconds() - cpu;
     let megabytes = report.bytes_in as f64 / 1e6;
     println!(
         "{name}: {} rows, {megabytes:.0} MB in {seconds:.1} s: {:.0} rows/s, {:.0} MB/s; CPU {cpu:.1} s: {:.0} MB/s and \
@@ -275,11 +289,9 @@ fn told(name: &str, report: &Report, begun: Instant, cpu: f64) {
     );
 }
 
-fn leaks(report: &LeakReport, begun: Instant) {
-    let (outcome, seconds) = (
-        if report.passed { "passes" } else { "FAILS" },
-        begun.elapsed().as_secs_f64(),
-    );
+fn leaks(report: &LeakReport, started_at: Instant) {
+    let outcome = if report.passed { "passes" } else { "FAILS" };
+    let seconds = started_at.elapsed().as_secs_f64();
     println!(
         "leak check {outcome} in {seconds:.1} s, {} passes",
         report.passes

@@ -86,10 +86,8 @@ fn compare(rows: usize, folder: &Path) -> Result<(), Box<dyn Error>> {
     // In turns, so that a change of the machine's speed concerns all.
     for _ in 0..3 {
         let plain = timed(|| recode(&source, &output))?;
-        let (one, five) = (
-            timed(|| mask(&source, &output, ONE))?,
-            timed(|| mask(&source, &output, FIVE))?,
-        );
+        let one = timed(|| mask(&source, &output, ONE))?;
+        let five = timed(|| mask(&source, &output, FIVE))?;
         let speed = |time: Duration| rows as f64 / time.as_secs_f64();
         let ratio = |time: Duration| plain.as_secs_f64() / time.as_secs_f64();
         println!(
@@ -110,9 +108,9 @@ fn compare(rows: usize, folder: &Path) -> Result<(), Box<dyn Error>> {
 }
 
 fn timed<T>(work: impl FnOnce() -> Result<T, Box<dyn Error>>) -> Result<Duration, Box<dyn Error>> {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     work()?;
-    Ok(begun.elapsed())
+    Ok(started_at.elapsed())
 }
 
 /// Masks a file, synced to disk as a job does.

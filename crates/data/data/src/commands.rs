@@ -41,7 +41,7 @@ enum Command {
 #[derive(Debug, clap::Args)]
 struct RewrapArgs {
     #[command(subcommand)]
-    of: RewrapCommand,
+    command: RewrapCommand,
 }
 
 #[derive(Debug, Subcommand)]
@@ -59,15 +59,17 @@ fn run_command() -> ExitCode {
         Ok(parsed) => parsed,
         Err(status) => return status,
     };
-    let done: Result<(), Failure> = match command {
+
+    let outcome: Result<(), Failure> = match command {
         Command::Encrypt(args) => parquet::encrypt(&args),
         Command::Decrypt(args) => parquet::decrypt(&args),
         Command::Mask(args) => mask::run(&args),
-        Command::Rewrap(args) => match args.of {
+        Command::Rewrap(args) => match args.command {
             RewrapCommand::Database(args) => rewrap::run(&args),
         },
     };
-    program::exit_status(done, as_json)
+
+    program::exit_status(outcome, as_json)
 }
 
 #[cfg(test)]
@@ -77,7 +79,7 @@ mod tests {
     /// Clap checks names and short options of arguments only when it parses a subcommand, and only
     /// in debug builds.
     #[test]
-    fn no_two_arguments_of_a_subcommand_share_a_name() {
+    fn subcommand_arguments_have_distinct_names() {
         super::Args::command().debug_assert();
     }
 }

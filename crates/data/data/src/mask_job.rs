@@ -30,7 +30,7 @@ mod stop;
 /// The type of a column.
 pub use arrow_schema::DataType as ValueType;
 pub use discover::{discover_database, discover_file};
-pub use engine::{Engine, EngineError, answers};
+pub use engine::{Engine, EngineError, decode_response};
 pub use error::{JobError, UNKNOWN_LISTED_MAX};
 pub use file::{FileJob, mask_file};
 pub use file_format::FileFormat;

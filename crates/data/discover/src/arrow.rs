@@ -43,36 +43,41 @@ impl fmt::Debug for ArrowSamples {
     }
 }
 
+/// Returns the reason why columns of a type cannot be masked.
+fn type_obstacle(data_type: &DataType) -> Option<String> {
+    check("", data_type).is_err().then(|| match data_type {
+        DataType::Dictionary(..) => {
+            "the column is a dictionary: cast it to the type of its values".to_owned()
+        }
+        nested if nested.is_nested() => {
+            "the column has a nested type that cannot be masked".to_owned()
+        }
+        other => format!("the column has type {other}, which cannot be masked"),
+    })
+}
+
 impl ArrowSamples {
     /// Prepares samples of all columns.
     #[must_use]
     pub fn new(schema: &Schema, options: DiscoverOptions) -> Self {
         let leaves = schema_leaves(schema);
         let bytes_max = SAMPLES_BYTES_MAX / leaves.len().max(1);
-        let sampled = |(at, leaf): (u64, SchemaLeaf)| {
-            let seed = options
-                .seed
-                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                .wrapping_add(at);
-            let data_type = leaf.field.data_type();
-            let obstacle = check("", data_type).is_err().then(|| match data_type {
-                DataType::Dictionary(..) => {
-                    "the column is a dictionary: cast it to the type of its values".to_owned()
+        let leaves = (0..)
+            .zip(leaves)
+            .map(|(at, leaf): (u64, SchemaLeaf)| {
+                let seed = options
+                    .seed
+                    .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                    .wrapping_add(at);
+                let obstacle = type_obstacle(leaf.field.data_type());
+                SampledLeaf {
+                    leaf,
+                    sample: Sample::bounded(options.sample, seed, bytes_max),
+                    obstacle,
+                    binary_values: 0,
                 }
-                nested if nested.is_nested() => {
-                    "the column has a nested type that cannot be masked".to_owned()
-                }
-                other => format!("the column has type {other}, which cannot be masked"),
-            });
-            let sample = Sample::bounded(options.sample, seed, bytes_max);
-            SampledLeaf {
-                leaf,
-                sample,
-                obstacle,
-                binary_values: 0,
-            }
-        };
-        let leaves = (0..).zip(leaves).map(sampled).collect();
+            })
+            .collect();
         Self {
             schema: schema.clone(),
             leaves,
@@ -127,10 +132,9 @@ impl ArrowSamples {
         let mut key_paths: Vec<Vec<PathPart>> =
             keys.iter().chain(&values).map(SampledLeaf::parts).collect();
         // The columns of a table have fixed names, even if there are many.
-        let is_map = |prefix: &[PathPart], keys: &BTreeSet<String>| {
+        let hidden = hide_keys(&mut key_paths, |prefix, keys| {
             (!prefix.is_empty() && are_personal(keys)).then_some(true)
-        };
-        let hidden = hide_keys(&mut key_paths, is_map);
+        });
         let mut notes: Vec<String> = hidden
             .iter()
             .map(|(prefix, _)| personal_keys(prefix))

@@ -55,39 +55,19 @@ pub fn candidates(category: Category, demands: Demands<'_>) -> Vec<Function> {
     };
     let hash = length_max.unwrap_or(HASH_LENGTH).min(HASH_LENGTH);
     let hash = (hash >= HASH_LENGTH_MIN).then(|| format!("hash(length={hash})"));
-    let list = |name: &str| {
-        let longest = builtin_entries(name)
-            .map(|entry| entry.chars().count())
-            .max()
-            .unwrap_or(0);
-        (length_max.is_none_or(|max| longest <= max)).then(|| format!("pseudonym(list={name})"))
-    };
-    let full_names = || {
-        let longest = |name| {
-            builtin_entries(name)
-                .map(|entry: &str| entry.chars().count())
-                .max()
-                .unwrap_or(0)
-        };
-        let longest = longest("first_names") + 1 + longest("last_names");
-        (length_max.is_none_or(|max| longest <= max))
-            .then(|| "pseudonym(list=full_names)".to_owned())
-    };
-    let some = |texts: &[&str]| {
-        texts
-            .iter()
-            .map(|text| Some((*text).to_owned()))
-            .collect::<Vec<_>>()
-    };
+
     let mut texts: Vec<Option<String>> = match category {
         Category::Email => some(&["email"]),
         Category::Phone => some(&["phone", "fpe"]),
-        Category::FirstName => vec![list("first_names")],
-        Category::LastName => vec![list("last_names")],
-        Category::FullName => vec![full_names(), list("last_names")],
+        Category::FirstName => vec![pseudonym("first_names", length_max)],
+        Category::LastName => vec![pseudonym("last_names", length_max)],
+        Category::FullName => vec![
+            full_name_pseudonym(length_max),
+            pseudonym("last_names", length_max),
+        ],
         Category::Username => vec![hash.clone()],
-        Category::Street => vec![list("streets")],
-        Category::City => vec![list("cities")],
+        Category::Street => vec![pseudonym("streets", length_max)],
+        Category::City => vec![pseudonym("cities", length_max)],
         Category::PostalCode => some(&["postal_code", "fpe", "fpe(alphabet=alphanumeric_upper)"]),
         Category::BirthDate => some(&["date_shift(within=365)", "generalize(step=10)"]),
         Category::BankAccount => some(&[
@@ -142,6 +122,30 @@ pub fn candidates(category: Category, demands: Demands<'_>) -> Vec<Function> {
         .flatten()
         .filter_map(|text| text.parse().ok())
         .collect()
+}
+
+/// Returns the function that selects from a list, if the entries fit in `length_max` characters.
+fn pseudonym(list: &str, length_max: Option<usize>) -> Option<String> {
+    let fits = length_max.is_none_or(|max| longest_entry(list) <= max);
+    fits.then(|| format!("pseudonym(list={list})"))
+}
+
+fn full_name_pseudonym(length_max: Option<usize>) -> Option<String> {
+    let longest = longest_entry("first_names") + 1 + longest_entry("last_names");
+    let fits = length_max.is_none_or(|max| longest <= max);
+    fits.then(|| "pseudonym(list=full_names)".to_owned())
+}
+
+/// Returns the number of characters of the longest entry of a list.
+fn longest_entry(list: &str) -> usize {
+    builtin_entries(list)
+        .map(|entry| entry.chars().count())
+        .max()
+        .unwrap_or(0)
+}
+
+fn some(texts: &[&str]) -> Vec<Option<String>> {
+    texts.iter().map(|text| Some((*text).to_owned())).collect()
 }
 
 #[cfg(test)]

@@ -40,11 +40,9 @@ pub fn judge(
     let mut by_value = values::votes(sample, this_year);
     by_value.retain(|vote| class.can_hold(vote.category));
     if names::is_of_persons(table) {
-        let lifted =
-            |vote: &&mut ValueVote| matches!(vote.category, Category::BirthDate | Category::City);
         by_value
             .iter_mut()
-            .filter(lifted)
+            .filter(|vote| matches!(vote.category, Category::BirthDate | Category::City))
             .for_each(|vote| vote.weight += 0.15);
     }
     if *class == FieldClass::Inet {
@@ -139,34 +137,11 @@ fn by_name_alone(
         evidence.push(format!("{sampled} to judge by"));
         return vote.weight;
     }
-    let share = |test: &dyn Fn(&str) -> bool| {
-        texts.iter().filter(|text| test(text)).count() as f64 / texts.len() as f64
-    };
-    let digits = |text: &str| text.chars().filter(char::is_ascii_digit).count();
-    let has_letters = |text: &str| text.chars().any(char::is_alphabetic);
-    let is_date = |text: &str| values::year_of_date(text).is_some();
-    let fits = match vote.category {
-        Category::Email => share(&|text| text.contains('@')),
-        Category::Phone => share(&|text| digits(text) >= 3),
-        Category::BirthDate => share(&|text| is_date(text) || digits(text) >= 4),
-        Category::Card => share(&|text| digits(text) >= 12),
-        Category::BankAccount | Category::NationalId => share(&|text| digits(text) >= 4),
-        Category::PostalCode => share(&|text| text.len() <= 12 && !is_date(text)),
-        Category::FirstName | Category::LastName | Category::FullName => {
-            share(&|text| digits(text) <= 1 && has_letters(text))
-        }
-        Category::City => share(&|text| digits(text) <= 2 && has_letters(text)),
-        Category::Street => share(&|text| !is_date(text)),
-        Category::Username | Category::Secret | Category::Special => {
-            share(&|text| !is_date(text) && !matches!(text, "true" | "false"))
-        }
-        // SQL writes money with a currency sign and separators.
-        Category::Pay => share(&|text| digits(text) > 0 && !has_letters(text)),
-        Category::Location => share(&|text| text.parse::<f64>().is_ok()),
-        Category::IpAddress => share(&|text| text.contains(['.', ':'])),
-        Category::Identifier | Category::FreeText | Category::Photo => 1.0,
-    };
-    if fits < 0.3 && !matches!(class, FieldClass::Date) {
+    let matching = texts
+        .iter()
+        .filter(|text| is_plausible(vote.category, text));
+    let share = matching.count() as f64 / texts.len() as f64;
+    if share < 0.3 && !matches!(class, FieldClass::Date) {
         evidence.push(format!(
             "few values have the form of {}",
             vote.category.title()
@@ -182,6 +157,32 @@ fn by_name_alone(
     }
     evidence.push("the values do not contradict the name".to_owned());
     vote.weight
+}
+
+/// Returns true if a text can be a value of a category.
+fn is_plausible(category: Category, text: &str) -> bool {
+    let digits = text.chars().filter(char::is_ascii_digit).count();
+    let has_letters = text.chars().any(char::is_alphabetic);
+    let is_date = values::year_of_date(text).is_some();
+    match category {
+        Category::Email => text.contains('@'),
+        Category::Phone => digits >= 3,
+        Category::BirthDate => is_date || digits >= 4,
+        Category::Card => digits >= 12,
+        Category::BankAccount | Category::NationalId => digits >= 4,
+        Category::PostalCode => text.len() <= 12 && !is_date,
+        Category::FirstName | Category::LastName | Category::FullName => digits <= 1 && has_letters,
+        Category::City => digits <= 2 && has_letters,
+        Category::Street => !is_date,
+        Category::Username | Category::Secret | Category::Special => {
+            !is_date && !matches!(text, "true" | "false")
+        }
+        // SQL writes money with a currency sign and separators.
+        Category::Pay => digits > 0 && !has_letters,
+        Category::Location => text.parse::<f64>().is_ok(),
+        Category::IpAddress => text.contains(['.', ':']),
+        Category::Identifier | Category::FreeText | Category::Photo => true,
+    }
 }
 
 /// Returns true for categories whose values are about as numerous as the persons.

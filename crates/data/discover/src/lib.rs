@@ -352,12 +352,11 @@ impl Discovery {
     /// Replaces the function of a column of Arrow data by a constant, because the column's type
     /// does not hold a mask. Returns false if no rule with another function names the column.
     pub fn redact_column(&mut self, column: &str) -> bool {
-        let is_named = |field: &&mut DiscoveredField| {
+        let field = self.fields.iter_mut().find(|field| {
             field.verdict == FieldVerdict::Sensitive
                 && field.mask != field.fallback
                 && field.columns.0.iter().any(|name| name == column)
-        };
-        let field = self.fields.iter_mut().find(is_named);
+        });
         field
             .map(|field| field.redact("the type of the column"))
             .is_some()

@@ -642,18 +642,19 @@ const ASKS: &[&str] = &[
 
 /// Splits a name into lower-case words without accents and digits.
 pub(crate) fn words(name: &str) -> Vec<String> {
-    let (mut words, mut word) = (Vec::new(), String::new());
+    let mut words = Vec::new();
+    let mut word = String::new();
     let chars: Vec<char> = name.chars().collect();
     for (at, c) in chars.iter().enumerate() {
         let before = at.checked_sub(1).map(|at| chars[at]);
         let after = chars.get(at + 1);
-        let begins = c.is_uppercase()
+        let starts_word = c.is_uppercase()
             && before.is_some_and(|before| {
                 before.is_lowercase()
                     || before.is_ascii_digit()
                     || before.is_uppercase() && after.is_some_and(|after| after.is_lowercase())
             });
-        if begins || !c.is_alphabetic() {
+        if starts_word || !c.is_alphabetic() {
             words.push(std::mem::take(&mut word));
         }
         if c.is_alphabetic() {
@@ -678,16 +679,18 @@ pub(crate) fn words(name: &str) -> Vec<String> {
 /// Returns true if a table or parent object holds persons.
 #[must_use]
 pub fn is_of_persons(table: &str) -> bool {
-    let singular = |word: &str| {
-        PERSONS.iter().any(|known| {
-            word == *known
-                || word.strip_suffix('s') == Some(known)
-                || word.strip_suffix("en") == Some(known)
-        })
-    };
     let words = words(table);
-    words.iter().any(|word| singular(word))
+    words.iter().any(|word| is_person_word(word))
         && !words.iter().any(|word| word == "type" || word == "status")
+}
+
+/// Returns true for a word for persons, in the singular or plural.
+fn is_person_word(word: &str) -> bool {
+    PERSONS.iter().any(|known| {
+        word == *known
+            || word.strip_suffix('s') == Some(known)
+            || word.strip_suffix("en") == Some(known)
+    })
 }
 
 /// Last words of names of tables whose rows are not persons but belong to persons, as in
@@ -756,10 +759,11 @@ fn vote_by_words(name: &str, table: &str) -> Option<NameVote> {
         }
         for pattern in *patterns {
             let compact: String = pattern.chars().filter(|c| *c != '_').collect();
-            let is_compound =
-                |word: &String| *word == compact || compact.len() >= 7 && word.contains(&compact);
             let whole = joined.contains(&format!("_{pattern}_"));
-            if !whole && !words.iter().any(is_compound) {
+            let is_in_word = words
+                .iter()
+                .any(|word| *word == compact || compact.len() >= 7 && word.contains(&compact));
+            if !whole && !is_in_word {
                 continue;
             }
             // A single common word decides only if it is the whole name.

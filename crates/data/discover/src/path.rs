@@ -57,7 +57,7 @@ fn is_map(_: &[PathPart], keys: &BTreeSet<String>) -> Option<bool> {
 }
 
 /// Replaces the keys of maps by wildcards, from the outermost objects inwards. `is_map` gets the
-/// path and the keys of an object. It returns `Some(true)` for a map whose keys have the form of
+/// path and the keys of an object, and returns `Some(true)` for a map whose keys have the form of
 /// personal data, and `Some(false)` for another map. Returns the paths of maps.
 pub(crate) fn hide_keys(
     paths: &mut [Vec<PathPart>],
@@ -91,11 +91,13 @@ pub(crate) fn hide_keys(
 
 /// Returns true if some keys have the form of personal data, or most are names of persons.
 pub(crate) fn are_personal(keys: &BTreeSet<String>) -> bool {
-    let are_names = || {
-        keys.len() >= NAME_KEYS_MIN
-            && keys.iter().filter(|key| is_listed_name(key)).count() * 2 >= keys.len()
-    };
-    keys.iter().any(|key| is_value_like(key)) || are_names()
+    keys.iter().any(|key| is_value_like(key)) || are_names(keys)
+}
+
+/// Returns true if most of the keys are names of persons.
+fn are_names(keys: &BTreeSet<String>) -> bool {
+    keys.len() >= NAME_KEYS_MIN
+        && keys.iter().filter(|key| is_listed_name(key)).count() * 2 >= keys.len()
 }
 
 /// Returns a path as rules write it, such as `$.people[*].email`.
@@ -134,19 +136,21 @@ pub fn hide_map_keys(paths: &[String]) -> Vec<String> {
         .map(|steps| steps.iter().map(|(part, _)| part.clone()).collect())
         .collect();
     hide_keys(&mut parts, is_map);
-    let step = |((old, text), new): (&TextStep<'_>, &PathPart)| {
-        if old == new { *text } else { "[*]" }.to_owned()
-    };
-    let mut shown = Vec::with_capacity(paths.len());
+
+    let mut hidden = Vec::with_capacity(paths.len());
     for ((path, steps), parts) in paths.iter().zip(&split).zip(&parts) {
-        let steps: String = steps.iter().zip(parts).map(step).collect();
-        shown.push(if steps.is_empty() {
+        let steps: String = steps
+            .iter()
+            .zip(parts)
+            .map(|((old, text), new)| if old == new { *text } else { "[*]" })
+            .collect();
+        hidden.push(if steps.is_empty() {
             path.clone()
         } else {
             format!("${steps}")
         });
     }
-    shown
+    hidden
 }
 
 /// A step of a path with its text.
@@ -170,16 +174,17 @@ fn split(path: &str) -> Option<Vec<TextStep<'_>>> {
                 rest.starts_with('[').then(|| rest.find(']'))?? + 1,
             )
         };
-        let (text, behind) = rest.split_at_checked(length)?;
+        let (text, after) = rest.split_at_checked(length)?;
         steps.push((part, text));
-        rest = behind;
+        rest = after;
     }
     Some(steps)
 }
 
 /// Reads a quoted key up to its `']`. Returns the key, and the length including `']`.
 fn unquoted(text: &str) -> Option<(String, usize)> {
-    let (mut key, mut chars) = (String::new(), text.char_indices());
+    let mut key = String::new();
+    let mut chars = text.char_indices();
     while let Some((at, c)) = chars.next() {
         match c {
             '\'' => return text[at..].starts_with("']").then_some((key, at + 2)),

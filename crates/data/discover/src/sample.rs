@@ -87,8 +87,8 @@ impl Sample {
         self.offer(text.len(), || (r#type, text.into()));
     }
 
-    /// Offers a value of at most `bytes_max` bytes. Its text is only created if the sample takes
-    /// it.
+    /// Offers a value of at most `bytes_max` bytes. The text of the value is only created if the
+    /// sample takes the value.
     pub(crate) fn offer(
         &mut self,
         bytes_max: usize,

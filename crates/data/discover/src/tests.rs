@@ -67,10 +67,8 @@ fn people() -> RecordBatch {
             Arc::new(numbers(1).collect::<Int32Array>()) as ArrayRef,
         ),
     ]);
-    let (mut notes, mut mails) = (
-        MapBuilder::new(None, StringBuilder::new(), StringBuilder::new()),
-        ListBuilder::new(StringBuilder::new()),
-    );
+    let mut notes = MapBuilder::new(None, StringBuilder::new(), StringBuilder::new());
+    let mut mails = ListBuilder::new(StringBuilder::new());
     for at in 0..ROWS {
         notes.keys().append_value(format!("canary{at}@mail.test"));
         notes.values().append_value("x");

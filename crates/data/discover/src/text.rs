@@ -30,55 +30,64 @@ fn on_a_line(text: &str) -> String {
         .collect()
 }
 
+/// Appends a comment of one line.
+fn push_comment(out: &mut String, text: &str) {
+    out.push_str("# ");
+    out.push_str(&on_a_line(text));
+    out.push('\n');
+}
+
+fn fields_of(
+    discovery: &Discovery,
+    verdict: FieldVerdict,
+) -> impl Iterator<Item = &DiscoveredField> {
+    discovery
+        .fields
+        .iter()
+        .filter(move |field| field.verdict == verdict)
+}
+
 pub(crate) fn toml(discovery: &Discovery) -> String {
     let mut out = String::from(
         "# Rules that discovery proposes. Read them, decide the uncertain fields below, and try them on the data, as\n\
          # `sealwire mask check` does for files. No sampled value is in this file.\n",
     );
-    let line = |out: &mut String, text: &str| {
-        out.push_str("# ");
-        out.push_str(&on_a_line(text));
-        out.push('\n');
-    };
     for note in &discovery.notes {
-        line(&mut out, &format!("Note: {note}."));
+        push_comment(&mut out, &format!("Note: {note}."));
     }
     out.push_str("\n# Fields that no rule names are kept. `refuse` makes a job fail where a new field appears.\nunknown = \"keep\"\n");
-    let of = |verdict| {
-        discovery
-            .fields
-            .iter()
-            .filter(move |field| field.verdict == verdict)
-    };
-    for field in of(FieldVerdict::Sensitive) {
+    for field in fields_of(discovery, FieldVerdict::Sensitive) {
         out.push('\n');
-        line(&mut out, &evidence(field));
+        push_comment(&mut out, &evidence(field));
         for part in rule(field) {
             out.push_str(&part);
             out.push('\n');
         }
     }
-    if of(FieldVerdict::Uncertain).next().is_some() {
+    if fields_of(discovery, FieldVerdict::Uncertain)
+        .next()
+        .is_some()
+    {
         out.push_str(
             "\n# Uncertain: decide on each, and remove the `#` of the rules that you want.\n",
         );
-        for field in of(FieldVerdict::Uncertain) {
+        for field in fields_of(discovery, FieldVerdict::Uncertain) {
             out.push_str("#\n");
-            line(&mut out, &format!("{}: {}", field.field, evidence(field)));
+            push_comment(&mut out, &format!("{}: {}", field.field, evidence(field)));
             match field.mask {
                 Some(_) => rule(field)
                     .iter()
-                    .for_each(|part| line(&mut out, &format!("  {part}"))),
-                None => line(&mut out, "  No function fits its values and its column."),
+                    .for_each(|part| push_comment(&mut out, &format!("  {part}"))),
+                None => push_comment(&mut out, "  No function fits its values and its column."),
             }
         }
     }
     let (read, empty): (Vec<_>, Vec<_>) =
-        of(FieldVerdict::Harmless).partition(|field| field.values > 0);
+        fields_of(discovery, FieldVerdict::Harmless).partition(|field| field.values > 0);
     if !read.is_empty() {
         out.push_str("\n# Judged harmless:\n");
         for field in read {
-            line(
+            push_comment(
                 &mut out,
                 &format!("  {} ({} values)", field.field, field.values),
             );
@@ -87,7 +96,7 @@ pub(crate) fn toml(discovery: &Discovery) -> String {
     if !empty.is_empty() {
         out.push_str("\n# Not judged but by name, since no value was read:\n");
         for field in empty {
-            line(&mut out, &format!("  {}", field.field));
+            push_comment(&mut out, &format!("  {}", field.field));
         }
     }
     out

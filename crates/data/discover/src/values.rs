@@ -80,9 +80,8 @@ pub(crate) fn votes(sample: &Sample, this_year: i32) -> Vec<ValueVote> {
     if of == 0 {
         return votes;
     }
-    let count = |test: &dyn Fn(&str) -> bool| texts.iter().filter(|text| test(text)).count();
     for kind in Kind::ALL {
-        let matching = count(&|text| kind.knows(text));
+        let matching = texts.iter().filter(|text| kind.knows(text)).count();
         let share = matching as f64 / of as f64;
         let (category, share_min, form) = match kind {
             Kind::Card => (Category::Card, 0.5, "the form of a card number"),
@@ -104,9 +103,13 @@ pub(crate) fn votes(sample: &Sample, this_year: i32) -> Vec<ValueVote> {
             });
         }
     }
-    let embedded = count(&|text| {
-        text.contains(char::is_whitespace) && text.split_whitespace().any(is_embedded)
-    });
+
+    let embedded = texts
+        .iter()
+        .filter(|text| {
+            text.contains(char::is_whitespace) && text.split_whitespace().any(is_embedded)
+        })
+        .count();
     if embedded > 0 && embedded * 100 >= of {
         let form = "an e-mail address or a key among other words";
         votes.push(ValueVote {
@@ -117,7 +120,8 @@ pub(crate) fn votes(sample: &Sample, this_year: i32) -> Vec<ValueVote> {
             form,
         });
     }
-    let streets = count(&is_street);
+
+    let streets = texts.iter().filter(|text| is_street(text)).count();
     if of >= 5 && streets * 10 >= of * 4 {
         let weight = if streets * 10 >= of * 7 { 0.85 } else { 0.7 };
         let form = "the form of a street address";
@@ -138,44 +142,28 @@ pub(crate) fn votes(sample: &Sample, this_year: i32) -> Vec<ValueVote> {
 
 fn lists(texts: &[&str], votes: &mut Vec<ValueVote>) {
     let of = texts.len();
-    let count = |test: &dyn Fn(&str) -> bool| texts.iter().filter(|text| test(text)).count();
-    let full = |text: &str| {
-        let text = text.to_lowercase();
-        let words: Vec<&str> = text
-            .split([' ', ','])
-            .filter(|word| !word.is_empty())
-            .collect();
-        (2..=4).contains(&words.len())
-            && words.iter().any(|word| FIRST_NAMES.contains(*word))
-            && words.iter().all(|word| {
-                word.chars()
-                    .all(|c| c.is_alphabetic() || matches!(c, '-' | '\'' | '.'))
-            })
-    };
-    let of_list =
-        |list: &'static HashSet<String>| move |text: &str| list.contains(&text.to_lowercase());
     for (category, matching, strong, form) in [
         (
             Category::FirstName,
-            count(&of_list(&FIRST_NAMES)),
+            count_entries(texts, &FIRST_NAMES),
             0.8,
             "an entry of the list of first names",
         ),
         (
             Category::LastName,
-            count(&of_list(&LAST_NAMES)),
+            count_entries(texts, &LAST_NAMES),
             0.75,
             "an entry of the list of last names",
         ),
         (
             Category::FullName,
-            count(&full),
+            texts.iter().filter(|text| is_full_name(text)).count(),
             0.8,
             "a first name of the list and one to three further words",
         ),
         (
             Category::City,
-            count(&of_list(&CITIES)),
+            count_entries(texts, &CITIES),
             0.6,
             "an entry of the list of cities",
         ),
@@ -192,6 +180,28 @@ fn lists(texts: &[&str], votes: &mut Vec<ValueVote>) {
             });
         }
     }
+}
+
+fn count_entries(texts: &[&str], list: &HashSet<String>) -> usize {
+    texts
+        .iter()
+        .filter(|text| list.contains(&text.to_lowercase()))
+        .count()
+}
+
+/// Returns true for a first name of the list and one to three further words.
+fn is_full_name(text: &str) -> bool {
+    let text = text.to_lowercase();
+    let words: Vec<&str> = text
+        .split([' ', ','])
+        .filter(|word| !word.is_empty())
+        .collect();
+    (2..=4).contains(&words.len())
+        && words.iter().any(|word| FIRST_NAMES.contains(*word))
+        && words.iter().all(|word| {
+            word.chars()
+                .all(|c| c.is_alphabetic() || matches!(c, '-' | '\'' | '.'))
+        })
 }
 
 fn dates(texts: &[&str], this_year: i32, votes: &mut Vec<ValueVote>) {
@@ -224,20 +234,21 @@ fn dates(texts: &[&str], this_year: i32, votes: &mut Vec<ValueVote>) {
 /// Returns the year of an ISO date, alone or before a time.
 pub(crate) fn year_of_date(text: &str) -> Option<i32> {
     let bytes = text.as_bytes();
-    let is_digits = |range: std::ops::Range<usize>| {
-        bytes
-            .get(range)
-            .is_some_and(|part| part.iter().all(u8::is_ascii_digit))
-    };
-    let is_date = is_digits(0..4)
+    let is_date = are_digits(bytes, 0..4)
         && bytes.get(4) == Some(&b'-')
-        && is_digits(5..7)
+        && are_digits(bytes, 5..7)
         && bytes.get(7) == Some(&b'-')
-        && is_digits(8..10)
+        && are_digits(bytes, 8..10)
         && matches!(bytes.get(10), None | Some(b'T' | b' '));
     is_date
         .then(|| text.get(..4).and_then(|year| year.parse().ok()))
         .flatten()
+}
+
+fn are_digits(bytes: &[u8], range: std::ops::Range<usize>) -> bool {
+    bytes
+        .get(range)
+        .is_some_and(|part| part.iter().all(u8::is_ascii_digit))
 }
 
 fn is_embedded(word: &str) -> bool {
@@ -247,18 +258,19 @@ fn is_embedded(word: &str) -> bool {
 
 fn is_street(text: &str) -> bool {
     let lower = text.to_lowercase();
-    let is_word = |word: &str| {
-        STREET_WORDS.contains(&word.trim_end_matches(','))
-            || word.ends_with("straße")
-            || word.ends_with("strasse")
-            || word.ends_with("str.")
-            || word.ends_with("gasse")
-            || word.len() > 5
-                && (word.ends_with("weg") || word.ends_with("platz") || word.ends_with("allee"))
-    };
     text.chars().any(|c| c.is_ascii_digit())
         && lower.contains(' ')
-        && lower.split_whitespace().any(is_word)
+        && lower.split_whitespace().any(is_street_word)
+}
+
+fn is_street_word(word: &str) -> bool {
+    STREET_WORDS.contains(&word.trim_end_matches(','))
+        || word.ends_with("straße")
+        || word.ends_with("strasse")
+        || word.ends_with("str.")
+        || word.ends_with("gasse")
+        || word.len() > 5
+            && (word.ends_with("weg") || word.ends_with("platz") || word.ends_with("allee"))
 }
 
 /// Returns true if a key of a JSON object or a header of CSV looks like a value, and so must not be

@@ -166,18 +166,22 @@ impl AuthenticatedStore {
         let stored = self.store.load().await?;
         let generation = stored.generation;
         let root = RootRecord::of(&stored)?;
+
         if seen.is_some_and(|seen| root.as_ref().is_none_or(|root| root.set != seen.set)) {
             return Err(other_root());
         }
+
         let Some(root) = root else {
             check_without_root(&stored)?;
             self.verified_without_root(generation).await?;
             return Ok((stored, None));
         };
+
         if root.sealed_unix_s.is_some() {
             self.apply_seal(&root, stored, seen).await;
             return Err(StoreError::Sealed);
         }
+
         let kek = self.keks.find(Some(&root)).await?;
         let (snapshot, state) = self.verify(&root, Arc::clone(&kek), stored, seen).await?;
         self.keep(state, wipes);
@@ -196,7 +200,9 @@ impl AuthenticatedStore {
         stored: Snapshot,
         seen: Option<StateId>,
     ) -> Result<(Snapshot, VerifiedState), StoreError> {
-        let (generation, set, roots) = (stored.generation, root.set, root.ids());
+        let generation = stored.generation;
+        let set = root.set;
+        let roots = root.ids();
         let (snapshot, index) = blocking(move || {
             let (snapshot, records) = RecordIndex::open(state_key(&kek)?, stored)?;
             Ok((
@@ -205,6 +211,7 @@ impl AuthenticatedStore {
             ))
         })
         .await?;
+
         let freshness = self
             .keks
             .verified(Some((root, &index.id)), seen.as_ref())
@@ -227,6 +234,7 @@ impl AuthenticatedStore {
             .state
             .as_ref()
             .and_then(|state| state.index.clone());
+
         if let Some(StateIndex { kek, .. }) = index.filter(|index| index.id.set == root.set)
             && let Ok((
                 _,
@@ -321,6 +329,7 @@ impl AuthenticatedStore {
                 seen,
             });
         }
+
         if let Some(index) = &state.index
             && !self.is_stored(&index.id).await?
         {
@@ -328,12 +337,14 @@ impl AuthenticatedStore {
             self.latest().state = None;
             return Ok(Commit::Moved);
         }
+
         let generation = next_generation("control state", base)?;
         let (changes, after) = match (&state.index, changes.get(ROOT_RECORD)) {
             (None, None | Some(None)) => (changes, None),
             (None, Some(Some(root))) => {
                 let root = RootRecord::parse(root)?;
-                let (set, roots) = (root.set, root.ids());
+                let set = root.set;
+                let roots = root.ids();
                 let mut all = everything(&*self.store).await?;
                 if all.apply("control state", base, &changes)? == Commit::Moved {
                     return Ok(Commit::Moved);
@@ -374,7 +385,8 @@ impl AuthenticatedStore {
                 )
             }
             (Some(index), root @ (None | Some(Some(_)))) => {
-                let (index, kek) = (index.clone(), kek.unwrap_or(&index.kek).clone());
+                let kek = kek.unwrap_or(&index.kek).clone();
+                let index = index.clone();
                 // Each reader rejects a damaged record.
                 let changed = root
                     .and_then(Option::as_ref)
@@ -410,6 +422,7 @@ impl AuthenticatedStore {
         if let Some(StateIndex { id, .. }) = &index {
             changes.insert(HEAD.into(), Some(head(id.generation, &id.code)));
         }
+
         let removes_root = changes.get(ROOT_RECORD) == Some(&None);
         let root = changes.get(ROOT_RECORD).and_then(Option::as_deref);
         let is_sealed = root.is_some_and(|root| {
@@ -423,6 +436,7 @@ impl AuthenticatedStore {
         let committed = index
             .as_ref()
             .map(|index| (index.id, Arc::clone(&index.roots)));
+
         match index {
             Some(StateIndex { id, .. }) if is_sealed => {
                 self.latest().note(id);
@@ -442,6 +456,7 @@ impl AuthenticatedStore {
                 );
             }
         }
+
         // Every commit passes through this function or `replace`. The state is recorded here and
         // not by the next load, because a seal wipes the keys that the load needs to verify it.
         if let Some((id, roots)) = committed {
@@ -492,14 +507,15 @@ impl AuthenticatedStore {
     /// Returns the verified state of a generation. Returns `None` if the store has another
     /// generation.
     async fn state(&self, generation: u64) -> Result<Option<Arc<VerifiedState>>, StoreError> {
-        let is_of = |state: &Arc<VerifiedState>| state.generation == generation;
-        if let Some(state) = self.latest().state.clone().filter(is_of) {
+        if let Some(state) = self.cached_state(generation) {
             return Ok(Some(state));
         }
-        let _one_at_a_time = self.loading.lock().await;
-        if let Some(state) = self.latest().state.clone().filter(is_of) {
+
+        let _guard = self.loading.lock().await;
+        if let Some(state) = self.cached_state(generation) {
             return Ok(Some(state));
         }
+
         // A store without a root key can have many records, so it is recognized without loading
         // them.
         if self.latest().seen.is_none() {
@@ -508,8 +524,14 @@ impl AuthenticatedStore {
                 return self.verified_without_root(generation).await.map(Some);
             }
         }
+
         self.load_verified().await?;
-        Ok(self.latest().state.clone().filter(is_of))
+        Ok(self.cached_state(generation))
+    }
+
+    fn cached_state(&self, generation: u64) -> Option<Arc<VerifiedState>> {
+        let state = self.latest().state.clone();
+        state.filter(|state| state.generation == generation)
     }
 }
 
@@ -617,6 +639,7 @@ impl ControlStore for AuthenticatedStore {
                 },
             )
             .await?;
+
         if let Commit::Done(_) = commit {
             self.keks.committed(&id, &root.ids()).await?;
         }

@@ -31,16 +31,16 @@ impl Control {
             let live = contents
                 .collections(&app, number)
                 .filter_map(|(name, entry)| Some((name, entry.live()?)));
-            let summary = |(name, record): (&CollectionName, &CollectionRecord)| {
-                Ok(CollectionSummary {
-                    app: app.clone(),
-                    name: name.clone(),
-                    collection: record.read()?,
-                })
-            };
             Ok((
                 contents.generation,
-                live.map(summary).collect::<Result<_, StoreError>>()?,
+                live.map(|(name, record)| {
+                    Ok(CollectionSummary {
+                        app: app.clone(),
+                        name: name.clone(),
+                        collection: record.read()?,
+                    })
+                })
+                .collect::<Result<_, StoreError>>()?,
             ))
         })
         .await
@@ -85,7 +85,8 @@ impl Control {
         name: &CollectionName,
         content: CollectionContent,
     ) -> Result<CollectionChange, StoreError> {
-        let (app, name) = (app.clone(), name.clone());
+        let app = app.clone();
+        let name = name.clone();
         self.change_collection(move |contents| {
             let app_number = contents.staying(&app)?.number;
             let there: Vec<_> = contents.collections(&app, app_number).collect();
@@ -103,11 +104,10 @@ impl Control {
                 .map(|(_, entry)| entry.number())
                 .max()
                 .unwrap_or(0);
-            let no_number = || damaged(&collection_key(&app, &name), "no number left".into());
             let number = highest
                 .checked_add(1)
                 .filter(|number| *number < ERASURES_COLLECTION)
-                .ok_or_else(no_number)?;
+                .ok_or_else(|| damaged(&collection_key(&app, &name), "no number left".into()))?;
             let collection = Collection {
                 number,
                 content: content.clone(),
@@ -130,12 +130,10 @@ impl Control {
         name: &CollectionName,
         change: &SchemaChange,
     ) -> Result<Option<(MapId, u64)>, StoreError> {
-        let (key, app, name, change) = (
-            collection_key(app, name),
-            app.clone(),
-            name.clone(),
-            change.clone(),
-        );
+        let key = collection_key(app, name);
+        let app = app.clone();
+        let name = name.clone();
+        let change = change.clone();
         let reused = self.read(move |contents| {
             let record = contents.collection(&app, &name)?;
             let changed = changed_schema(record, &change, contents.generation)?;
@@ -145,6 +143,7 @@ impl Control {
             };
             Ok(changed.reused.map(|generation| (map, generation)))
         });
+
         let Some((map, generation)) = reused.await? else {
             return Ok(None);
         };
@@ -169,7 +168,8 @@ impl Control {
         change: SchemaChange,
         fence: Option<u64>,
     ) -> Result<CollectionChange, StoreError> {
-        let (app, name) = (app.clone(), name.clone());
+        let app = app.clone();
+        let name = name.clone();
         self.change_collection(move |contents| {
             let mut record = contents.collection(&app, &name)?.clone();
             let changed = changed_schema(&record, &change, contents.generation)?;
@@ -203,7 +203,8 @@ impl Control {
         name: &CollectionName,
         records: AcceptedRecords,
     ) -> Result<CollectionChange, StoreError> {
-        let (app, name) = (app.clone(), name.clone());
+        let app = app.clone();
+        let name = name.clone();
         self.change_collection(move |contents| {
             let mut record = contents.collection(&app, &name)?.clone();
             let mut schema = Schema::clone(record.read()?.schema().ok_or_else(has_tokens)?);
@@ -227,7 +228,8 @@ impl Control {
         change: CollectionRulesChange,
     ) -> Result<CollectionChange, StoreError> {
         check_times(change.expires_s.flatten(), change.retention_s.flatten())?;
-        let (app, name) = (app.clone(), name.clone());
+        let app = app.clone();
+        let name = name.clone();
         self.change_collection(move |contents| {
             let mut record = contents.collection(&app, &name)?.clone();
             record.expires_s = change.expires_s.unwrap_or(record.expires_s);
@@ -247,11 +249,13 @@ impl Control {
         app: &AppId,
         name: &CollectionName,
     ) -> Result<CollectionChange, StoreError> {
-        let (app, name) = (app.clone(), name.clone());
+        let app = app.clone();
+        let name = name.clone();
         self.change_collection(move |contents| {
             let record = contents.collection(&app, &name)?;
-            let (app_number, number, generation) =
-                (record.app_number, record.number, contents.generation + 1);
+            let app_number = record.app_number;
+            let number = record.number;
+            let generation = contents.generation + 1;
             let tombstone = CollectionTombstone {
                 app_number,
                 number,
@@ -284,16 +288,15 @@ impl Contents {
         name: &CollectionName,
     ) -> Result<&CollectionRecord, StoreError> {
         let number = self.app(app)?.number;
-        let missing = || StoreError::NoCollection {
-            app: app.clone(),
-            collection: name.to_string(),
-        };
         let found = self
             .collections(app, number)
             .find(|(other, _)| *other == name);
         found
             .and_then(|(_, entry)| entry.live())
-            .ok_or_else(missing)
+            .ok_or_else(|| StoreError::NoCollection {
+                app: app.clone(),
+                collection: name.to_string(),
+            })
     }
 }
 

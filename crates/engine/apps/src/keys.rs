@@ -28,7 +28,8 @@ pub(super) fn unwrap_state(kek: &Kek, contents: &Contents) -> Result<State, Stor
     let apps = live
         .map(|(app, record)| unwrap_app(kek, contents, app, record))
         .collect::<Result<_, _>>()?;
-    let (removal_unix_s, access) = (first_removal(contents), contents.access.clone());
+    let removal_unix_s = first_removal(contents);
+    let access = contents.access.clone();
     let signing_key = contents
         .signing_key
         .as_ref()
@@ -85,30 +86,33 @@ fn unwrap_key(kek: &Kek, app: &AppId, record: &KeyRecord) -> Result<KeyVersion, 
         summary.origin,
     );
     let wrapped = base64(&store_key, &record.wrapped)?;
-    let wrong_kek = |_| StoreError::WrongKek { app: app.clone() };
-    let pair = |curve| {
-        let scalar = kek.unwrap(&wrapped, &context).map_err(wrong_kek)?;
-        Ok::<_, StoreError>(KeyPair::from_scalar(curve, scalar.expose())?.into())
-    };
-    let psk = |curve| {
-        let seed = kek.unwrap_psk(&wrapped, &context).map_err(wrong_kek)?;
-        Ok::<_, StoreError>(PskKey::stored(curve, seed, summary.id).into())
-    };
+
     let material: KeyMaterial = match summary.suite {
-        Suite::P256 => pair(Curve::P256)?,
-        Suite::Secp256k1 => pair(Curve::Secp256k1)?,
-        Suite::P256Psk => psk(Curve::P256)?,
-        Suite::Secp256k1Psk => psk(Curve::Secp256k1)?,
-        Suite::P256MlKem768 => HybridKey::stored(
-            kek.unwrap_hybrid(&wrapped, &context).map_err(wrong_kek)?,
-            summary.id,
-        )
-        .into(),
+        Suite::P256 => unwrap_pair(kek, app, &wrapped, &context, Curve::P256)?,
+        Suite::Secp256k1 => unwrap_pair(kek, app, &wrapped, &context, Curve::Secp256k1)?,
+        Suite::P256Psk => {
+            let seed = kek
+                .unwrap_psk(&wrapped, &context)
+                .map_err(|_| wrong_kek(app))?;
+            PskKey::stored(Curve::P256, seed, summary.id).into()
+        }
+        Suite::Secp256k1Psk => {
+            let seed = kek
+                .unwrap_psk(&wrapped, &context)
+                .map_err(|_| wrong_kek(app))?;
+            PskKey::stored(Curve::Secp256k1, seed, summary.id).into()
+        }
+        Suite::P256MlKem768 => {
+            let key = kek
+                .unwrap_hybrid(&wrapped, &context)
+                .map_err(|_| wrong_kek(app))?;
+            HybridKey::stored(key, summary.id).into()
+        }
         Suite::Xaes => {
-            let key = XaesKey::derive(
-                app,
-                &kek.unwrap_xaes(&wrapped, &context).map_err(wrong_kek)?,
-            )?;
+            let secret = kek
+                .unwrap_xaes(&wrapped, &context)
+                .map_err(|_| wrong_kek(app))?;
+            let key = XaesKey::derive(app, &secret)?;
             if record.public_key != STANDARD.encode(key.check()) {
                 return Err(damaged(&store_key, "a key does not match its check".into()));
             }
@@ -122,6 +126,21 @@ fn unwrap_key(kek: &Kek, app: &AppId, record: &KeyRecord) -> Result<KeyVersion, 
     } else {
         Err(damaged(&store_key, "a key does not match its id".into()))
     }
+}
+
+fn unwrap_pair(
+    kek: &Kek,
+    app: &AppId,
+    wrapped: &[u8],
+    context: &[u8],
+    curve: Curve,
+) -> Result<KeyMaterial, StoreError> {
+    let scalar = kek.unwrap(wrapped, context).map_err(|_| wrong_kek(app))?;
+    Ok(KeyPair::from_scalar(curve, scalar.expose())?.into())
+}
+
+fn wrong_kek(app: &AppId) -> StoreError {
+    StoreError::WrongKek { app: app.clone() }
 }
 
 fn unwrap_token_key(
@@ -151,6 +170,7 @@ fn unwrap_signing_key(kek: &Kek, record: &SigningKeyRecord) -> Result<SigningKey
             "it is wrapped under another key-encryption key".into(),
         )
     })?;
+
     if *key.verifying_key() == public {
         Ok(key)
     } else {
@@ -189,6 +209,7 @@ pub(super) fn wrap_anew(
         }
         records.push((app_key(app), AppEntry::Live(record).into_bytes()));
     }
+
     if let Some(record) = &contents.signing_key {
         let wrapped = STANDARD.encode(new.wrap_signing_key(&unwrap_signing_key(old, record)?)?);
         let record = SigningKeyEntry::Live(SigningKeyRecord {
@@ -216,25 +237,22 @@ fn wrap_key_anew(
         summary.origin,
     );
     let wrapped = base64(&store_key, &record.wrapped)?;
-    let wrong_kek = |_| StoreError::WrongKek { app: app.clone() };
-    Ok(match summary.suite {
-        Suite::P256 | Suite::Secp256k1 => new.wrap(
-            &old.unwrap(&wrapped, &context).map_err(wrong_kek)?,
-            &context,
-        )?,
-        Suite::Xaes => new.wrap_xaes(
-            &old.unwrap_xaes(&wrapped, &context).map_err(wrong_kek)?,
-            &context,
-        )?,
-        Suite::P256MlKem768 => new.wrap_hybrid(
-            &old.unwrap_hybrid(&wrapped, &context).map_err(wrong_kek)?,
-            &context,
-        )?,
-        Suite::P256Psk | Suite::Secp256k1Psk => new.wrap_psk(
-            &old.unwrap_psk(&wrapped, &context).map_err(wrong_kek)?,
-            &context,
-        )?,
-    })
+
+    let rewrapped = match summary.suite {
+        Suite::P256 | Suite::Secp256k1 => old
+            .unwrap(&wrapped, &context)
+            .map(|key| new.wrap(&key, &context)),
+        Suite::Xaes => old
+            .unwrap_xaes(&wrapped, &context)
+            .map(|key| new.wrap_xaes(&key, &context)),
+        Suite::P256MlKem768 => old
+            .unwrap_hybrid(&wrapped, &context)
+            .map(|key| new.wrap_hybrid(&key, &context)),
+        Suite::P256Psk | Suite::Secp256k1Psk => old
+            .unwrap_psk(&wrapped, &context)
+            .map(|key| new.wrap_psk(&key, &context)),
+    };
+    Ok(rewrapped.map_err(|_| wrong_kek(app))??)
 }
 
 /// Returns the record of a fresh signing key.
@@ -328,7 +346,8 @@ impl AppRecord {
         seals: bool,
         origin: Origin,
     ) -> Result<KeyId, StoreError> {
-        let (suite, id) = (pair.public().curve().into(), KeyId::of(pair.public()));
+        let suite = pair.public().curve().into();
+        let id = KeyId::of(pair.public());
         let number = self.next_number(app, suite, id)?;
         let wrapped = kek.wrap(
             &pair.scalar()?,
@@ -403,6 +422,7 @@ impl AppRecord {
                 key: id,
             });
         }
+
         let name = suite_name(suite);
         let highest_present = self
             .keys
@@ -439,6 +459,7 @@ impl AppRecord {
             public_key: STANDARD.encode(public),
             wrapped: STANDARD.encode(wrapped),
         };
+
         self.keys.push(record);
         let last = self.keys.len() - 1;
         &mut self.keys[last]

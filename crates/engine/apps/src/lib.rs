@@ -195,8 +195,9 @@ impl Control {
     /// [`StoreError::Conflict`] while an instance can still serve a removed app of that name.
     /// [`StoreError::WrongKek`] if the keys of other apps are wrapped under another KEK.
     pub async fn create(&self, app: &AppId, suites: &[Suite]) -> Result<AppChange, StoreError> {
-        let (app, suites) = (app.clone(), suites.to_owned());
-        let edit = move |kek: &Kek, contents: &Contents| {
+        let app = app.clone();
+        let suites = suites.to_owned();
+        self.change_app_keys(move |kek, contents| {
             if contents
                 .apps
                 .get(&app)
@@ -224,8 +225,8 @@ impl Control {
             }
             record.add_token_key(kek, &app)?;
             RecordEdit::app(&app, record, Target::App)
-        };
-        self.change_app_keys(edit).await
+        })
+        .await
     }
 
     /// Creates the next version of one of an app's keys. Afterwards the new version seals, and the
@@ -246,6 +247,7 @@ impl Control {
             }
             self.create_signing_key(app).await?;
         }
+
         self.add(app, move |kek, app, record| match kind {
             KeyKind::Suite(suite) => record
                 .add_generated_key(kek, app, suite, Origin::Inside)
@@ -282,7 +284,7 @@ impl Control {
     /// of the app's keys.
     async fn create_signing_key(&self, app: &AppId) -> Result<(), StoreError> {
         let app = app.clone();
-        let create = move |kek: &Kek, contents: &Contents| {
+        self.try_change_keys(move |kek, contents| {
             if contents.signing_key.is_some() {
                 return Ok(None);
             }
@@ -294,8 +296,9 @@ impl Control {
                 made: (),
                 reused: None,
             }))
-        };
-        self.try_change_keys(create).await.map(drop)
+        })
+        .await
+        .map(drop)
     }
 
     /// Disables an app, whose requests are then denied, or a key version, which then neither opens
@@ -546,10 +549,12 @@ impl Control {
         let edit = Arc::new(edit);
         for tries in 0..TRIES_MAX {
             let edit = Arc::clone(&edit);
-            let prepare = move |contents: &Contents| {
-                Ok(edit(contents)?.map(|edit| PreparedEdit::new(contents, edit)))
-            };
-            let Some(edit) = self.read(prepare).await? else {
+            let Some(edit) = self
+                .read(move |contents| {
+                    Ok(edit(contents)?.map(|edit| PreparedEdit::new(contents, edit)))
+                })
+                .await?
+            else {
                 return Ok(None);
             };
             if let Some(done) = self.commit(edit, tries).await? {
@@ -570,10 +575,12 @@ impl Control {
         let edit = Arc::new(edit);
         for tries in 0..TRIES_MAX {
             let edit = Arc::clone(&edit);
-            let prepare = move |kek: &Kek, contents: &Contents| {
-                Ok(edit(kek, contents)?.map(|edit| PreparedEdit::new(contents, edit)))
-            };
-            let Some(edit) = self.read_with_kek(prepare).await? else {
+            let Some(edit) = self
+                .read_with_kek(move |kek, contents| {
+                    Ok(edit(kek, contents)?.map(|edit| PreparedEdit::new(contents, edit)))
+                })
+                .await?
+            else {
                 return Ok(None);
             };
             if let Some(done) = self.commit(edit, tries).await? {
@@ -600,6 +607,7 @@ impl Control {
                     reused,
                 },
         } = edit;
+
         let property = reused.map(|_| dropped_property(&key));
         self.check_reuse(tombstone, property.as_deref().unwrap_or(&key))
             .await?;
@@ -663,14 +671,16 @@ fn check_suites(app: &AppId, record: &AppRecord, settings: &Settings) -> Result<
             suite.name()
         )));
     }
+
     let keys = record.summary(app)?.keys;
-    let seals = |key: &KeySummary| {
-        key.suite == suite
-            && key.seals
-            && key.origin == Origin::Inside
-            && key.state == KeyState::Active
-    };
-    if suite != Suite::UNNAMED && !keys.iter().any(seals) {
+    if suite != Suite::UNNAMED
+        && !keys.iter().any(|key| {
+            key.suite == suite
+                && key.seals
+                && key.origin == Origin::Inside
+                && key.state == KeyState::Active
+        })
+    {
         let name = suite.name();
         return Err(StoreError::Invalid(format!(
             "app {app} has no active {name} key; rotate {name} first"
@@ -742,20 +752,25 @@ impl AppRecord {
 
 /// Returns the first removal that is due.
 fn removal(contents: &Contents, now_unix_s: u64) -> Option<RecordEdit<()>> {
-    let due = |delete: Option<u64>| delete.is_some_and(|due| due <= now_unix_s);
     for (app, record) in contents
         .apps
         .iter()
         .filter_map(|(app, entry)| Some((app, entry.live()?)))
     {
-        let entry = if due(record.delete_unix_s) {
+        let entry = if is_due(record.delete_unix_s, now_unix_s) {
             AppEntry::Deleted(AppTombstone {
                 number: record.number,
                 generation: contents.generation + 1,
             })
-        } else if record.keys.iter().any(|key| due(key.delete_unix_s)) {
+        } else if record
+            .keys
+            .iter()
+            .any(|key| is_due(key.delete_unix_s, now_unix_s))
+        {
             let mut record = record.clone();
-            record.keys.retain(|key| !due(key.delete_unix_s));
+            record
+                .keys
+                .retain(|key| !is_due(key.delete_unix_s, now_unix_s));
             AppEntry::Live(record)
         } else {
             continue;
@@ -767,6 +782,7 @@ fn removal(contents: &Contents, now_unix_s: u64) -> Option<RecordEdit<()>> {
             reused: None,
         });
     }
+
     let orphan = orphans(contents).next();
     orphan.map(|(app, name)| RecordEdit {
         key: collection_key(app, name),
@@ -774,6 +790,10 @@ fn removal(contents: &Contents, now_unix_s: u64) -> Option<RecordEdit<()>> {
         made: (),
         reused: None,
     })
+}
+
+fn is_due(removal_unix_s: Option<u64>, now_unix_s: u64) -> bool {
+    removal_unix_s.is_some_and(|time| time <= now_unix_s)
 }
 
 /// Returns the time at which [`removal`] first finds something.
@@ -822,8 +842,9 @@ fn always_late() -> StoreError {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
-    let failed = |_| StoreError::Unavailable("the work on its keys ended early".into());
-    tokio::task::spawn_blocking(work).await.map_err(failed)?
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|_| StoreError::Unavailable("the work on its keys ended early".into()))?
 }
 
 fn unix_s() -> u64 {

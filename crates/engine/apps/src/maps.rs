@@ -76,6 +76,7 @@ impl MapStates {
         if map.app > self.app_max {
             return MapState::Unknown;
         }
+
         let Some(app) = self.apps.get(&map.app) else {
             return MapState::Deleted {
                 app: None,
@@ -83,6 +84,7 @@ impl MapStates {
             };
         };
         let collection = app.collections.get(&map.collection);
+
         match collection {
             Some(collection) if app.is_live && collection.is_live => MapState::Live {
                 app: app.name.clone(),
@@ -105,6 +107,7 @@ impl MapStates {
             generation: contents.generation,
             ..Self::default()
         };
+
         for (name, entry) in &contents.apps {
             states.app_max = states.app_max.max(entry.number());
             let is_live = matches!(entry, AppEntry::Live(_));

@@ -56,12 +56,12 @@ impl<T, D> Entry<T, D> {
 
 impl<T: DeserializeOwned, D: DeserializeOwned> Entry<T, D> {
     pub(super) fn read(key: &str, record: &[u8]) -> Result<Self, StoreError> {
-        let malformed = |error: serde_json::Error| damaged(key, error.to_string());
-        let Shape { format } = serde_json::from_slice(record).map_err(malformed)?;
+        let Shape { format } = parse_json(key, record)?;
         if format != FORMAT {
             return Err(damaged(key, format!("format {format} is not {FORMAT}")));
         }
-        match serde_json::from_slice(record).map_err(malformed)? {
+
+        match parse_json(key, record)? {
             Record {
                 live: Some(live),
                 deleted: None,
@@ -75,6 +75,10 @@ impl<T: DeserializeOwned, D: DeserializeOwned> Entry<T, D> {
             _ => Err(damaged(key, "neither live nor deleted".into())),
         }
     }
+}
+
+fn parse_json<T: DeserializeOwned>(key: &str, record: &[u8]) -> Result<T, StoreError> {
+    serde_json::from_slice(record).map_err(|error| damaged(key, error.to_string()))
 }
 
 impl<T: Serialize, D: Serialize> Entry<T, D> {
@@ -295,6 +299,7 @@ impl Contents {
             generation: snapshot.generation,
             ..Self::default()
         };
+
         for (key, record) in &snapshot.records {
             match key.split('/').collect::<Vec<_>>()[..] {
                 ["app", app] => {
@@ -350,14 +355,13 @@ impl Contents {
     /// Returns an app that exists and does not wait for its removal.
     pub(super) fn staying(&self, app: &AppId) -> Result<&AppRecord, StoreError> {
         let found = self.app(app)?;
-        let leaving = || StoreError::Deleted {
-            name: format!("app {app}"),
-        };
         found
             .delete_unix_s
             .is_none()
             .then_some(found)
-            .ok_or_else(leaving)
+            .ok_or_else(|| StoreError::Deleted {
+                name: format!("app {app}"),
+            })
     }
 
     /// Returns the generation in which the object at `key` was removed, if it was removed.
@@ -369,13 +373,16 @@ impl Contents {
             .iter()
             .find(|(app, _)| app_key(app) == key)
             .map(|(_, entry)| entry);
+
         if let Some(Entry::Deleted(tombstone)) = app {
             return Some(tombstone.generation);
         }
+
         let mut all = self
             .collections
             .iter()
             .flat_map(|(app, of)| of.iter().map(move |(name, entry)| (app, name, entry)));
+
         match all.find(|(app, name, _)| collection_key(app, name) == key) {
             Some((app, _, Entry::Deleted(tombstone))) => {
                 let current = self
@@ -473,6 +480,7 @@ impl SettingsRecord {
                 .map(|name| named_suite(key, name))
                 .collect::<Result<_, _>>()?,
         };
+
         Ok(Settings {
             epoch,
             format,
@@ -554,6 +562,7 @@ impl KeyRecord {
             delete_unix_s,
             ..
         } = *self;
+
         let origin = if outside {
             Origin::Outside
         } else {
@@ -632,6 +641,7 @@ impl CollectionRecord {
                 };
             }
         };
+
         let (format, keeps) = match format {
             sealwire_records::token::Format::Opaque => ("opaque", None),
             sealwire_records::token::Format::Uuid => ("uuid", None),
@@ -641,8 +651,12 @@ impl CollectionRecord {
             }
             sealwire_records::token::Format::Email => ("email", None),
         };
-        let (app, name) = (app.as_str().into(), name.as_str().into());
-        let (kind, format, scope) = (kind.name().into(), format.into(), scope.name().into());
+
+        let app = app.as_str().into();
+        let name = name.as_str().into();
+        let kind = kind.name().into();
+        let format = format.into();
+        let scope = scope.name().into();
         let schema = None;
         Self {
             app,
@@ -667,25 +681,24 @@ impl CollectionRecord {
     }
 
     pub(super) fn read(&self) -> Result<Collection, StoreError> {
-        let key = || format!("collection/{}/{}", self.app, self.name);
-        let unknown = |what: &str| damaged(&key(), format!("unknown {what}"));
         if self.number >= ERASURES_COLLECTION {
             // Keys of data subjects are stored in the format of tokens. Only this number
             // distinguishes them from tokens.
             return Err(damaged(
-                &key(),
+                &self.key(),
                 "the number is one of the engine's own".into(),
             ));
         }
+
         if let Some(schema) = &self.schema {
             if self.kind != OBJECTS
                 || !self.format.is_empty()
                 || !self.scope.is_empty()
                 || self.keeps.is_some()
             {
-                return Err(unknown("kind"));
+                return Err(self.unknown("kind"));
             }
-            let schema = schema.read(&key(), self.expires_s, self.retention_s)?;
+            let schema = schema.read(&self.key(), self.expires_s, self.retention_s)?;
             let content = CollectionContent::Objects(Arc::new(schema));
             return Ok(Collection {
                 number: self.number,
@@ -693,29 +706,43 @@ impl CollectionRecord {
                 created_unix_s: self.created_unix_s,
             });
         }
+
         let format = match (&*self.format, self.keeps) {
             ("opaque", None) => sealwire_records::token::Format::Opaque,
             ("uuid", None) => sealwire_records::token::Format::Uuid,
             ("digits", None) => sealwire_records::token::Format::Digits,
             ("email", None) => sealwire_records::token::Format::Email,
             ("card", Some((first, last))) => sealwire_records::token::Format::Card(
-                CardEnds::new(first, last).map_err(|error| damaged(&key(), error.to_string()))?,
+                CardEnds::new(first, last)
+                    .map_err(|error| damaged(&self.key(), error.to_string()))?,
             ),
-            _ => return Err(unknown("format")),
+            _ => return Err(self.unknown("format")),
         };
+
         let rules = CollectionRules {
-            kind: CollectionKind::from_name(&self.kind).ok_or_else(|| unknown("kind"))?,
+            kind: CollectionKind::from_name(&self.kind).ok_or_else(|| self.unknown("kind"))?,
             format,
-            scope: Scope::from_name(&self.scope).ok_or_else(|| unknown("scope"))?,
+            scope: Scope::from_name(&self.scope).ok_or_else(|| self.unknown("scope"))?,
             expires_s: self.expires_s,
             retention_s: self.retention_s,
         };
+
         let content = CollectionContent::Tokens(rules);
         Ok(Collection {
             number: self.number,
             content,
             created_unix_s: self.created_unix_s,
         })
+    }
+}
+
+impl CollectionRecord {
+    fn key(&self) -> String {
+        format!("collection/{}/{}", self.app, self.name)
+    }
+
+    fn unknown(&self, what: &str) -> StoreError {
+        damaged(&self.key(), format!("unknown {what}"))
     }
 }
 

@@ -151,6 +151,7 @@ impl RecordIndex {
                 "the record {key} is written with other records only"
             )));
         }
+
         let mut edited: BTreeMap<String, Entries> = BTreeMap::new();
         for (key, record) in changes {
             let row_key = row_key(key);
@@ -163,7 +164,9 @@ impl RecordIndex {
                 None => row.remove(key),
             };
         }
-        let (mut after, mut row_changes) = (self.rows.clone(), Changes::new());
+
+        let mut after = self.rows.clone();
+        let mut row_changes = Changes::new();
         for (key, entries) in edited {
             let row = (!entries.is_empty()).then(|| IndexRow::of(entries));
             row_changes.insert(key.clone(), row.as_ref().map(|row| row.bytes.to_vec()));
@@ -222,6 +225,7 @@ impl RecordIndex {
                 "its code is not that of the index under the root key",
             ));
         }
+
         if head.generation != generation {
             let what = format!(
                 "it is of generation {}, and the store is of generation {generation}",
@@ -240,18 +244,22 @@ impl RecordIndex {
             .rows
             .iter()
             .filter(|(key, _)| key.starts_with(LOADED_ROWS));
+
         if there.clone().eq(expected.iter()) {
             return Ok(());
         }
+
         let mut entries = Entries::new();
         for (key, row) in there {
             entries.extend(parsed(key, &row.bytes)?);
         }
+
         let keys: BTreeSet<&str> = entries
             .keys()
             .chain(records.keys())
             .map(String::as_str)
             .collect();
+
         for key in keys {
             compare(
                 key,

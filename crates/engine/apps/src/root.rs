@@ -173,7 +173,7 @@ impl Control {
         slots: Vec<RootSlot>,
     ) -> Result<u64, StoreError> {
         let entry = new_entry(set, root, slots)?;
-        let create = |contents: &Contents, kek: &Kek| {
+        self.wrap_anew(|contents, kek| {
             if contents.root.is_some() {
                 return Err(StoreError::Invalid(
                     "the store has a root key already".into(),
@@ -196,8 +196,8 @@ impl Control {
                 root: Some(record),
                 served: None,
             })
-        };
-        self.wrap_anew(create).await
+        })
+        .await
     }
 
     /// Adds a root key that [`Control::activate_root`] can activate. Returns the generation that
@@ -212,7 +212,7 @@ impl Control {
         slots: Vec<RootSlot>,
     ) -> Result<u64, StoreError> {
         let bytes = root.expose().clone();
-        let stage = move |generation: u64, record: &mut RootRecord| {
+        self.change_root(move |generation, record| {
             if record.incoming.is_some() {
                 return Err(StoreError::Invalid(
                     "the store has an incoming root key already".into(),
@@ -226,8 +226,8 @@ impl Control {
             record.next_slot = next_slot(record.next_slot, &entry.slots)?;
             record.incoming = Some(IncomingRoot { entry, generation });
             Ok(())
-        };
-        self.change_root(stage).await
+        })
+        .await
     }
 
     /// Makes the incoming root key the only root key. Rewraps all keys and the audit secret under
@@ -246,12 +246,13 @@ impl Control {
         {
             return Err(StoreError::Sealed);
         }
+
         self.check_served(
             root.and_then(|root| root.incoming)
                 .map(|incoming| incoming.generation),
         )
         .await?;
-        let activate = |contents: &Contents, kek: &Kek| {
+        self.wrap_anew(|contents, kek| {
             let mut record = contents.root.clone().ok_or_else(no_root)?;
             let IncomingRoot { entry, generation } =
                 record.incoming.take().ok_or_else(no_incoming)?;
@@ -268,8 +269,8 @@ impl Control {
                 root: Some(record),
                 served: Some(generation),
             })
-        };
-        self.wrap_anew(activate).await
+        })
+        .await
     }
 
     /// Removes the incoming root key. Idempotent. Returns the new generation.
@@ -329,7 +330,7 @@ impl Control {
     /// the audit secret is not that of `plain`, because the audit log could then no longer be
     /// verified; otherwise as for [`Control::create_root`].
     pub async fn remove_root(&self, plain: Arc<Kek>) -> Result<u64, StoreError> {
-        let remove = |contents: &Contents, kek: &Kek| {
+        self.wrap_anew(|contents, kek| {
             let record = contents.root.as_ref().ok_or_else(no_root)?;
             if record.incoming.is_some() {
                 return Err(StoreError::Invalid(
@@ -346,8 +347,7 @@ impl Control {
                 root: None,
                 served: None,
             })
-        };
-        self.wrap_anew(remove).await
+        }).await
     }
 
     /// Seals the store: every process that loads it wipes its keys and serves nothing until
@@ -359,11 +359,13 @@ impl Control {
     /// the store is sealed; any other error of the store, after which the change may or may not
     /// have been made.
     pub async fn seal(&self) -> Result<u64, StoreError> {
-        let mark = |_, record: &mut RootRecord| {
-            record.sealed_unix_s = Some(unix_s());
-            Ok(())
-        };
-        match self.change_root(mark).await {
+        match self
+            .change_root(|_, record| {
+                record.sealed_unix_s = Some(unix_s());
+                Ok(())
+            })
+            .await
+        {
             // Anyone who can write to the store can create the mark, so it must be verified.
             Err(StoreError::Sealed) => {
                 let verified = self.store.load_sealed().await;
@@ -436,6 +438,7 @@ impl Control {
                 "a generation is at most {GENERATION_SKIP_MAX} here"
             )));
         }
+
         for tries in 0..TRIES_MAX {
             let mut state = everything(&*self.store).await?;
             let base = state.generation;
@@ -459,18 +462,20 @@ impl Control {
         &self,
         edit: impl Fn(u64, &mut RootRecord) -> Result<(), StoreError> + Send + Sync + 'static,
     ) -> Result<u64, StoreError> {
-        let edit = move |contents: &Contents| {
-            let mut record = contents.root.clone().ok_or_else(no_root)?;
-            edit(contents.generation + 1, &mut record)?;
-            let record = checked(&record)?;
-            Ok(RecordEdit {
-                key: ROOT_RECORD.into(),
-                record: Some(record),
-                made: (),
-                reused: None,
+        Ok(self
+            .change(move |contents| {
+                let mut record = contents.root.clone().ok_or_else(no_root)?;
+                edit(contents.generation + 1, &mut record)?;
+                let record = checked(&record)?;
+                Ok(RecordEdit {
+                    key: ROOT_RECORD.into(),
+                    record: Some(record),
+                    made: (),
+                    reused: None,
+                })
             })
-        };
-        Ok(self.change(edit).await?.0)
+            .await?
+            .0)
     }
 
     /// Rewraps all keys under the KEK of the state that `plan` returns, and commits all records at
@@ -482,11 +487,11 @@ impl Control {
         for tries in 0..TRIES_MAX {
             let (snapshot, old) = self.store.load_with_kek().await?;
             let base = snapshot.generation;
-            let parse = move || {
+            let (snapshot, contents) = blocking(move || {
                 let contents = Contents::read(&snapshot)?;
                 Ok((snapshot, contents))
-            };
-            let (snapshot, contents) = blocking(parse).await?;
+            })
+            .await?;
             let new = plan(&contents, &old)?;
             // An instance that starts after this check loads the records of this or a later
             // generation.
@@ -549,17 +554,18 @@ fn new_entry(set: [u8; 16], root: &RootKey, slots: Vec<RootSlot>) -> Result<Root
 
 /// Checks that new slots have the next numbers. Returns the number that follows.
 fn next_slot(next: u32, slots: &[RootSlot]) -> Result<u32, StoreError> {
-    let follows = |number: u32, slot: &RootSlot| {
-        (slot.number == number)
-            .then(|| number.checked_add(1))
-            .flatten()
-    };
-    let taken = || {
-        StoreError::Invalid(format!(
-            "new slots must be numbered from {next} on; read the root record anew"
-        ))
-    };
-    slots.iter().try_fold(next, follows).ok_or_else(taken)
+    slots
+        .iter()
+        .try_fold(next, |number, slot| {
+            (slot.number == number)
+                .then(|| number.checked_add(1))
+                .flatten()
+        })
+        .ok_or_else(|| {
+            StoreError::Invalid(format!(
+                "new slots must be numbered from {next} on; read the root record anew"
+            ))
+        })
 }
 
 /// Serializes a record whose content comes from the operator.

@@ -211,6 +211,7 @@ impl RootRecord {
                 }
             }
         }
+
         if self
             .incoming
             .as_ref()
@@ -224,27 +225,22 @@ impl RootRecord {
 
 impl RootSlot {
     fn check(&self) -> Result<(), StoreError> {
-        let in_name =
-            |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
-        let is_name = |name: &str| {
-            (1..=PROVIDER_BYTES_MAX).contains(&name.len()) && name.chars().all(in_name)
-        };
-        if !is_name(&self.provider) || !is_name(&self.kind) {
+        if !is_provider_name(&self.provider) || !is_provider_name(&self.kind) {
             return Err(problem(format!(
                 "slot {} has an invalid provider or kind",
                 self.number
             )));
         }
-        let is_text =
-            |text: &str| text.len() <= FIELD_BYTES_MAX && !text.chars().any(char::is_control);
+
         if self.fields.len() > FIELDS_MAX
             || !self
                 .fields
                 .iter()
-                .all(|(name, value)| is_text(name) && is_text(value))
+                .all(|(name, value)| is_field_text(name) && is_field_text(value))
         {
             return Err(problem(format!("slot {} has invalid fields", self.number)));
         }
+
         if !(1..=WRAPPED_BYTES_MAX).contains(&self.wrapped.len()) {
             return Err(problem(format!(
                 "the copy in slot {} has {} bytes",
@@ -254,6 +250,17 @@ impl RootSlot {
         }
         Ok(())
     }
+}
+
+fn is_provider_name(name: &str) -> bool {
+    (1..=PROVIDER_BYTES_MAX).contains(&name.len())
+        && name
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_')
+}
+
+fn is_field_text(text: &str) -> bool {
+    text.len() <= FIELD_BYTES_MAX && !text.chars().any(char::is_control)
 }
 
 impl TryFrom<RootFields> for RootRecord {
@@ -267,7 +274,9 @@ impl TryFrom<RootFields> for RootRecord {
             next_slot,
             sealed_unix_s,
         } = fields;
-        let (mut active, mut incoming) = (None, None);
+
+        let mut active = None;
+        let mut incoming = None;
         for RootKeyFields {
             id,
             state,
@@ -292,7 +301,7 @@ impl TryFrom<RootFields> for RootRecord {
                     .is_some(),
                 _ => {
                     return Err(problem(
-                        "an incoming root key has a generation, an active one has none",
+                        "an incoming root key must have a generation, and an active root key must not",
                     ));
                 }
             };
@@ -300,6 +309,7 @@ impl TryFrom<RootFields> for RootRecord {
                 return Err(problem("two root keys are in the same state"));
             }
         }
+
         let record = Self {
             set: bytes(&set)?,
             active: active.ok_or_else(|| problem("no root key is active"))?,
@@ -308,6 +318,7 @@ impl TryFrom<RootFields> for RootRecord {
             next_slot,
             sealed_unix_s,
         };
+
         record.check()?;
         Ok(record)
     }
@@ -326,6 +337,7 @@ impl TryFrom<SlotFields> for RootSlot {
             created_unix_s,
             verified_unix_s,
         } = slot;
+
         let wrapped = decoded(&wrapped)?;
         Ok(Self {
             number,
@@ -341,25 +353,29 @@ impl TryFrom<SlotFields> for RootSlot {
 
 impl From<&RootRecord> for RootFields {
     fn from(record: &RootRecord) -> Self {
-        let root = |entry: &RootEntry, state, generation| RootKeyFields {
+        let active = RootKeyFields::new(&record.active, RootStateName::Active, None);
+        let incoming = record.incoming.as_ref().map(|incoming| {
+            let generation = Some(incoming.generation);
+            RootKeyFields::new(&incoming.entry, RootStateName::Incoming, generation)
+        });
+        Self {
+            set: HEXLOWER.encode(&record.set),
+            roots: [active].into_iter().chain(incoming).collect(),
+            audit: STANDARD.encode(&record.wrapped_audit),
+            next_slot: record.next_slot,
+            sealed_unix_s: record.sealed_unix_s,
+        }
+    }
+}
+
+impl RootKeyFields {
+    fn new(entry: &RootEntry, state: RootStateName, generation: Option<u64>) -> Self {
+        Self {
             id: HEXLOWER.encode(&entry.id),
             state,
             created_unix_s: entry.created_unix_s,
             generation,
             slots: entry.slots.iter().map(SlotFields::from).collect(),
-        };
-        let incoming = record.incoming.as_ref();
-        let incoming =
-            incoming.map(|of| root(&of.entry, RootStateName::Incoming, Some(of.generation)));
-        Self {
-            set: HEXLOWER.encode(&record.set),
-            roots: [root(&record.active, RootStateName::Active, None)]
-                .into_iter()
-                .chain(incoming)
-                .collect(),
-            audit: STANDARD.encode(&record.wrapped_audit),
-            next_slot: record.next_slot,
-            sealed_unix_s: record.sealed_unix_s,
         }
     }
 }
@@ -375,6 +391,7 @@ impl From<&RootSlot> for SlotFields {
             created_unix_s,
             verified_unix_s,
         } = slot.clone();
+
         let wrapped = STANDARD.encode(wrapped);
         Self {
             number,

@@ -98,35 +98,73 @@ struct DroppedRecord {
 
 impl From<&Schema> for SchemaRecord {
     fn from(schema: &Schema) -> Self {
-        let index = |index: &Index| IndexRecord {
+        Self {
+            suite: suite_name(schema.suite).into(),
+            records: schema.records.into(),
+            properties: schema
+                .properties
+                .iter()
+                .map(|property| PropertyRecord {
+                    number: property.number,
+                    name: property.name.as_str().into(),
+                    property_type: property.property_type.name().into(),
+                    nullable: property.nullable,
+                    unique: property.unique,
+                    index: property.index.as_ref().map(IndexRecord::from),
+                    clear: !property.encrypted,
+                    description: property.description.clone(),
+                })
+                .collect(),
+            dropped: schema.dropped.iter().map(DroppedRecord::from).collect(),
+            next: schema.next_number,
+        }
+    }
+}
+
+impl From<&Index> for IndexRecord {
+    fn from(index: &Index) -> Self {
+        Self {
             number: index.number,
             bits: index.bits,
             prefixes: index.prefixes.clone(),
             was_unique: index.was_unique,
-        };
-        let property = |property: &Property| PropertyRecord {
-            number: property.number,
-            name: property.name.as_str().into(),
-            property_type: property.property_type.name().into(),
-            nullable: property.nullable,
-            unique: property.unique,
-            index: property.index.as_ref().map(index),
-            clear: !property.encrypted,
-            description: property.description.clone(),
-        };
-        let dropped = |dropped: &DroppedProperty| DroppedRecord {
+        }
+    }
+}
+
+impl From<&IndexRecord> for Index {
+    fn from(record: &IndexRecord) -> Self {
+        Self {
+            number: record.number,
+            bits: record.bits,
+            prefixes: record.prefixes.clone(),
+            was_unique: record.was_unique,
+        }
+    }
+}
+
+impl From<&DroppedProperty> for DroppedRecord {
+    fn from(dropped: &DroppedProperty) -> Self {
+        Self {
             name: dropped.name.as_str().into(),
             number: dropped.number,
             generation: dropped.generation,
-        };
-        Self {
-            suite: suite_name(schema.suite).into(),
-            records: schema.records.into(),
-            properties: schema.properties.iter().map(property).collect(),
-            dropped: schema.dropped.iter().map(dropped).collect(),
-            next: schema.next_number,
         }
     }
+}
+
+impl DroppedRecord {
+    fn read(&self, key: &str) -> Result<DroppedProperty, StoreError> {
+        Ok(DroppedProperty {
+            name: property_name(key, &self.name)?,
+            number: self.number,
+            generation: self.generation,
+        })
+    }
+}
+
+fn property_name(key: &str, name: &str) -> Result<PropertyName, StoreError> {
+    PropertyName::new(name).map_err(|error| damaged(key, error.to_string()))
 }
 
 impl SchemaRecord {
@@ -137,38 +175,6 @@ impl SchemaRecord {
         expires_s: Option<u64>,
         retention_s: Option<u64>,
     ) -> Result<Schema, StoreError> {
-        let name =
-            |name: &str| PropertyName::new(name).map_err(|error| damaged(key, error.to_string()));
-        let property = |record: &PropertyRecord| {
-            let unknown = || damaged(key, "unknown type of a property".into());
-            let index = |index: &IndexRecord| Index {
-                number: index.number,
-                bits: index.bits,
-                prefixes: index.prefixes.clone(),
-                was_unique: index.was_unique,
-            };
-            Ok(Property {
-                number: record.number,
-                name: name(&record.name)?,
-                property_type: PropertyType::from_name(&record.property_type)
-                    .ok_or_else(unknown)?,
-                nullable: record.nullable,
-                unique: record.unique,
-                index: record.index.as_ref().map(index),
-                encrypted: !record.clear,
-                description: record.description.clone(),
-            })
-        };
-        let dropped = |record: &DroppedRecord| {
-            let DroppedRecord {
-                number, generation, ..
-            } = *record;
-            Ok(DroppedProperty {
-                name: name(&record.name)?,
-                number,
-                generation,
-            })
-        };
         let schema = Schema {
             suite: named_suite(key, &self.suite)?,
             records: self.records.into(),
@@ -177,15 +183,28 @@ impl SchemaRecord {
             properties: self
                 .properties
                 .iter()
-                .map(property)
+                .map(|record| {
+                    Ok(Property {
+                        number: record.number,
+                        name: property_name(key, &record.name)?,
+                        property_type: PropertyType::from_name(&record.property_type)
+                            .ok_or_else(|| damaged(key, "unknown type of a property".into()))?,
+                        nullable: record.nullable,
+                        unique: record.unique,
+                        index: record.index.as_ref().map(Index::from),
+                        encrypted: !record.clear,
+                        description: record.description.clone(),
+                    })
+                })
                 .collect::<Result<_, StoreError>>()?,
             dropped: self
                 .dropped
                 .iter()
-                .map(dropped)
+                .map(|record| record.read(key))
                 .collect::<Result<_, StoreError>>()?,
             next_number: self.next,
         };
+
         schema
             .check()
             .map_err(|error| damaged(key, error.to_string()))?;

@@ -1,6 +1,6 @@
 //! Tests of [`Control`] over the in-memory store.
 
-use sealwire_crypto::{AppKeys, Curve, EpochLifetime, KeyId, SuiteSet};
+use sealwire_crypto::{AppKeys, Curve, Encoding, EpochLifetime, KeyId, KeyScope, Sealer, SuiteSet};
 use sealwire_records::token::CardEnds;
 
 use super::*;
@@ -429,7 +429,8 @@ async fn a_published_key_is_a_pair_of_its_own_and_one_key_signs_for_all_apps() {
 
 async fn check_published_keys(suite: Suite) {
     let (control, store) = fresh();
-    let (shop, outside) = (app("shop"), KeyKind::Outside(suite));
+    let shop = app("shop");
+    let outside = KeyKind::Outside(suite);
     let made = control.create(&shop, &Suite::ALL).await.unwrap().app;
     let inside = made.keys.iter().find(|key| key.suite == suite).unwrap().id;
     assert!(control.load().await.unwrap().signing_key.is_none());
@@ -502,9 +503,10 @@ async fn check_published_keys(suite: Suite) {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_not_changed() {
+async fn missing_apps_and_keys_are_not_changed() {
     let (control, store) = fresh();
-    let (shop, nobody) = (app("shop"), app("nobody"));
+    let shop = app("shop");
+    let nobody = app("nobody");
     let made = control.create(&shop, &[Suite::P256]).await.unwrap().app;
     let no_key = KeyId::from_bytes([0; 5]);
     assert!(matches!(
@@ -727,7 +729,8 @@ async fn a_deleted_app_stops_at_once_and_leaves_its_number() {
 }
 
 fn instance(id: &str, generation: u64) -> Instance {
-    let (address, version) = ("127.0.0.1:7443".into(), "0.1.0".into());
+    let address = "127.0.0.1:7443".into();
+    let version = "0.1.0".into();
     Instance {
         id: id.into(),
         address,
@@ -823,8 +826,28 @@ async fn changes_at_once_all_come_to_be() {
     );
 }
 
+#[tokio::test]
+async fn stored_keys_of_all_suites_seal_under_their_suite() {
+    let (control, store) = fresh();
+    control.create(&app("shop"), &Suite::ALL).await.unwrap();
+    let keys = keys(&super::tests::control(&store), "shop").await;
+    for suite in Suite::ALL {
+        let version = keys.newest(suite).unwrap();
+        assert_eq!(version.suite(), suite);
+        // A key whose curve is not that of its suite has another id, and seals nothing.
+        Sealer::new(
+            keys.app(),
+            Arc::clone(version),
+            KeyScope::Field,
+            Encoding::Text,
+            b"",
+        )
+        .unwrap();
+    }
+}
+
 #[test]
-fn what_holds_keys_is_not_printed() {
+fn debug_output_of_key_holders_contains_no_key() {
     let (control, _) = fresh();
     assert_eq!(format!("{control:?}"), "Control { .. }");
 }

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use crate::apps::Apps;
 use crate::jobs::error::RequestFailure;
-pub use operation::{RequestTarget, of_control};
+pub use operation::{RequestTarget, control_authorization};
 use sealwire_telemetry::LogThrottle;
 use sealwire_telemetry::metrics::{Metrics, RejectionLabel};
 
@@ -69,6 +69,7 @@ impl Authorizer {
             waiting: WAITING_MAX,
             load_time: LOAD_MAX,
         };
+
         metrics.access.set_mode(config.mode);
         match config.mode {
             AccessMode::Enforce => {}
@@ -83,6 +84,7 @@ impl Authorizer {
                 )
             }
         }
+
         let policies = (config.mode != AccessMode::Off)
             .then(|| Arc::new(Cache::new(Bindings(Arc::downgrade(apps)), bounds)));
         if let Some(policies) = &policies {
@@ -91,6 +93,7 @@ impl Authorizer {
             let watched = Arc::clone(policies);
             metrics.access.watch(Box::new(move || watched.stats()));
         }
+
         let mode = config.mode;
         let identity = config.identity;
         let metrics = Arc::clone(metrics);
@@ -114,7 +117,7 @@ impl Authorizer {
         }
     }
 
-    /// Which name of a certificate counts.
+    /// Returns the rule by which a certificate names its principal.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
@@ -127,7 +130,7 @@ impl Authorizer {
     pub fn decide_now<'a>(
         &self,
         principal: &Principal,
-        ask: AuthorizationRequest<'a>,
+        request: AuthorizationRequest<'a>,
         now: Instant,
     ) -> Option<Result<Permit<'a>, RequestFailure>> {
         if let Err(sealed) = self.apps.check_unsealed() {
@@ -137,7 +140,7 @@ impl Authorizer {
             Some(policies) => policies.hit(principal, now)?,
             None => None,
         };
-        Some(self.judge(principal, grants.as_deref(), ask))
+        Some(self.apply_mode(principal, grants.as_deref(), request))
     }
 
     /// Decides on a request after the principal's permissions are known. Cancel-safe.
@@ -149,7 +152,7 @@ impl Authorizer {
     pub async fn decide<'a>(
         &self,
         principal: &Principal,
-        ask: AuthorizationRequest<'a>,
+        request: AuthorizationRequest<'a>,
     ) -> Result<Permit<'a>, RequestFailure> {
         self.apps.check_unsealed()?;
         let grants = match &self.policies {
@@ -158,16 +161,17 @@ impl Authorizer {
         };
         // The lookup can have failed because the store was sealed meanwhile.
         self.apps.check_unsealed()?;
+
         match grants {
-            Ok(grants) => self.judge(principal, grants.as_deref(), ask),
-            Err(error) => match self.mode.unknown(ask) {
+            Ok(grants) => self.apply_mode(principal, grants.as_deref(), request),
+            Err(error) => match self.mode.unknown(request) {
                 Some(permit) => {
-                    self.metrics.access.unknown(ask.operation());
+                    self.metrics.access.unknown(request.operation());
                     self.observe(principal, &error);
                     Ok(permit)
                 }
                 None => {
-                    self.metrics.access.unknown(ask.operation());
+                    self.metrics.access.unknown(request.operation());
                     Err(RequestFailure::Unknown(error))
                 }
             },
@@ -190,6 +194,7 @@ impl Authorizer {
         else {
             return Ok(());
         };
+
         match policies.get(principal).await {
             Ok(grants) if grants.as_ref().is_none_or(|grants| grants.is_empty()) => {
                 Err(RequestFailure::LongWithoutRole)
@@ -205,21 +210,25 @@ impl Authorizer {
     pub async fn check(
         &self,
         principal: &Principal,
-        ask: AuthorizationRequest<'_>,
+        request: AuthorizationRequest<'_>,
         property: Option<&str>,
     ) -> Checked {
         match self.mode {
             AccessMode::Off => {
-                check_loaded(self.mode, Ok(None), ask, property, self.apps.roles().0)
+                check_loaded(self.mode, Ok(None), request, property, self.apps.roles().0)
             }
             AccessMode::Enforce | AccessMode::Observe => {
                 match load_grants(&self.apps, principal).await {
                     Ok((generation, grants)) => {
-                        check_loaded(self.mode, Ok(grants), ask, property, generation)
+                        check_loaded(self.mode, Ok(grants), request, property, generation)
                     }
-                    Err(error) => {
-                        check_loaded(self.mode, Err(error), ask, property, self.apps.roles().0)
-                    }
+                    Err(error) => check_loaded(
+                        self.mode,
+                        Err(error),
+                        request,
+                        property,
+                        self.apps.roles().0,
+                    ),
                 }
             }
         }
@@ -245,23 +254,25 @@ impl Authorizer {
         charged
     }
 
-    fn judge<'a>(
+    fn apply_mode<'a>(
         &self,
         principal: &Principal,
         grants: Option<&Grants>,
-        ask: AuthorizationRequest<'a>,
+        request: AuthorizationRequest<'a>,
     ) -> Result<Permit<'a>, RequestFailure> {
-        let decided = self.mode.decide(grants, ask);
+        let decided = self.mode.decide(grants, request);
         let denied = match &decided {
             Ok(Decision { observed, .. }) => observed.as_ref(),
             Err(denied) => Some(denied),
         };
+
         if let Some(Denied {
             operation, missing, ..
         }) = denied
         {
             self.metrics.access.denied(*operation, *missing);
         }
+
         let Decision { permit, observed } = decided?;
         if let Some(denied) = observed {
             self.observe(principal, &denied);
@@ -271,7 +282,7 @@ impl Authorizer {
 
     fn observe(&self, principal: &Principal, why: &dyn std::fmt::Display) {
         if let Some(suppressed) = self.observed.record(std::time::Instant::now()) {
-            tracing::warn!(%principal, %why, suppressed, "would be refused if access.mode were \"enforce\"");
+            tracing::warn!(%principal, %why, suppressed, "would be denied if access.mode were \"enforce\"");
         }
     }
 }
@@ -281,7 +292,7 @@ impl Authorizer {
 pub(crate) fn check_loaded(
     mode: AccessMode,
     loaded: Result<Option<Grants>, LoadError>,
-    ask: AuthorizationRequest<'_>,
+    request: AuthorizationRequest<'_>,
     property: Option<&str>,
     generation: u64,
 ) -> Checked {
@@ -306,7 +317,7 @@ pub(crate) fn check_loaded(
                 "the roles of this principal cannot be read: {error}"
             ));
             return Checked {
-                permitted: mode.unknown(ask).is_some(),
+                permitted: mode.unknown(request).is_some(),
                 missing,
                 ..base
             };
@@ -314,8 +325,8 @@ pub(crate) fn check_loaded(
     };
 
     let granted = match property {
-        Some(property) => grants.permitted_property(&ask, property),
-        None => grants.permitted(&ask),
+        Some(property) => grants.permitted_property(&request, property),
+        None => grants.permitted(&request),
     };
     let (role, role_mask, missing) = match granted {
         Ok(Permitted { role, mask, .. }) => {
@@ -324,9 +335,9 @@ pub(crate) fn check_loaded(
         Err(denied) => (None, None, Some(denied.to_string())),
     };
 
-    match mode.decide(Some(&grants), ask) {
+    match mode.decide(Some(&grants), request) {
         Ok(Decision { permit, .. }) => {
-            let (permitted, mask) = shown_through(&permit, property);
+            let (permitted, mask) = permission_and_mask(&permit, property);
             let mask = mask.or(role_mask).filter(|_| permitted);
             Checked {
                 permitted,
@@ -345,7 +356,7 @@ pub(crate) fn check_loaded(
 
 /// Returns true if a permit covers the property, or `property` is absent, and the mask through
 /// which values are shown.
-fn shown_through(permit: &Permit<'_>, property: Option<&str>) -> (bool, Option<String>) {
+fn permission_and_mask(permit: &Permit<'_>, property: Option<&str>) -> (bool, Option<String>) {
     let visibility = match property {
         None => Some(permit.visibility()),
         Some(property) if permit.operation() == Operation::ObjectsGet => {
@@ -356,6 +367,7 @@ fn shown_through(permit: &Permit<'_>, property: Option<&str>) -> (bool, Option<S
             .uses(property)
             .then_some(ValueVisibility::Clear),
     };
+
     match visibility {
         Some(ValueVisibility::Masked(mask)) => (true, Some(mask.to_string())),
         Some(ValueVisibility::Clear) => (true, None),

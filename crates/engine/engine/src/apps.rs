@@ -36,9 +36,9 @@ use sealwire_telemetry::{Condition, Telemetry};
 /// Interval at which cached key schedules and epochs age.
 const AGE_PERIOD: Duration = Duration::from_secs(1);
 /// Shortest time between two reads of the store, for any cause.
-const LOOK_PAUSE: Duration = Duration::from_millis(20);
+const READ_PAUSE: Duration = Duration::from_millis(20);
 /// Shortest time between two reads that clients cause, since any client can name any generation.
-const ASKED_PAUSE: Duration = Duration::from_secs(1);
+const CLIENT_READ_PAUSE: Duration = Duration::from_secs(1);
 /// Time between two reads while the store cannot be read.
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
 
@@ -68,7 +68,7 @@ pub struct Apps {
     before_first_try: OnceLock<BeforeFirstTry>,
     /// True from before the keys are dropped until after they are loaded again.
     is_sealed: AtomicBool,
-    /// The value of `is_sealed`, for those who wait.
+    /// The value of `is_sealed`, for tasks that wait for a change.
     seal: watch::Sender<bool>,
 }
 
@@ -135,8 +135,8 @@ impl CachedApp {
     /// # Errors
     ///
     /// [`RequestFailure::RoleMask`].
-    pub fn shown(&self, permit: &Permit<'_>) -> Result<Disclosure, RequestFailure> {
-        self.masks.shown(permit, &self.app.token_keys)
+    pub fn disclosure_for(&self, permit: &Permit<'_>) -> Result<Disclosure, RequestFailure> {
+        self.masks.disclosure_for(permit, &self.app.token_keys)
     }
 
     /// Returns the app's collection of tokens with this name.
@@ -144,7 +144,7 @@ impl CachedApp {
         self.collections.get(name)
     }
 
-    /// Returns its token map of that number, with its name.
+    /// Returns the token map with this number, and its name.
     pub(crate) fn tokens_of_number(&self, number: u32) -> Option<(&str, &Arc<Collection>)> {
         let found = self
             .collections
@@ -153,12 +153,12 @@ impl CachedApp {
         found.map(|(name, collection)| (&**name, collection))
     }
 
-    /// Returns its collection of objects of that name.
+    /// Returns the collection of objects with this name.
     pub(crate) fn objects(&self, name: &str) -> Option<&Arc<ObjectCollection>> {
         self.objects.get(name)
     }
 
-    /// Returns its collection of objects of that number, with its name.
+    /// Returns the collection of objects with this number, and its name.
     pub(crate) fn objects_of_number(&self, number: u32) -> Option<(&str, &Arc<ObjectCollection>)> {
         let found = self
             .objects
@@ -167,12 +167,12 @@ impl CachedApp {
         found.map(|(name, collection)| (&**name, collection))
     }
 
-    /// Returns the keyed hashes of its objects.
+    /// Returns the keys that hash the app's objects.
     pub(crate) fn object_keys(&self) -> &ObjectKeys {
         &self.object_keys
     }
 
-    /// Returns the masks of roles with its keys.
+    /// Returns the masks of roles, with the app's keys.
     pub(crate) fn role_masks(&self) -> &RoleMasks {
         &self.masks
     }
@@ -194,6 +194,7 @@ impl CachedApp {
         ));
         let mut collections = HashMap::new();
         let mut objects = HashMap::new();
+
         for (name, found) in &app.collections {
             let name = name.as_str();
             let map = app.map(found);
@@ -221,6 +222,7 @@ impl CachedApp {
                 }
             }
         }
+
         let masks = RoleMasks::default();
         let signed = Mutex::default();
         Self {
@@ -267,12 +269,14 @@ impl Apps {
             generation: 0,
             age: Duration::ZERO,
         };
+
         // The first report must precede the load, so that no name which the instance loads is
         // reused for something else.
         control.beat(&instance).await?;
         let id = instance.id.clone();
         let store = control.clone();
         let started = Self::start(control, instance, opened).await;
+
         if started.is_err() {
             // The instance never served, so the reuse of names need not wait for it.
             let _ = store.leave(&id).await;
@@ -289,12 +293,13 @@ impl Apps {
             Ok(state) => AppTable::new(state, &AppTable::default()),
             Err(StoreError::Sealed) => {
                 tracing::error!(
-                    "the store is sealed: nothing is served until `sealwire root unseal`"
+                    "the store is sealed, so no request is served; once the reason for the seal is gone, run `sealwire root unseal`"
                 );
                 AppTable::sealed(0)
             }
             Err(error) => return Err(error),
         };
+
         let is_sealed = table.is_sealed;
         let tried = AtomicU64::new(table.generation);
         let apps = Self {
@@ -311,7 +316,8 @@ impl Apps {
             is_sealed: AtomicBool::new(is_sealed),
             seal: watch::Sender::new(is_sealed),
         };
-        apps.beat().await?;
+
+        apps.heartbeat().await?;
         Ok(apps)
     }
 
@@ -345,9 +351,9 @@ impl Apps {
         }
     }
 
-    /// Returns once the store is not sealed and its apps are loaded.
-    pub async fn unsealed(&self) {
-        // The sender lives as long as this.
+    /// Waits until the store is not sealed and its apps are loaded.
+    pub async fn wait_until_unsealed(&self) {
+        // The sender lives as long as `self`, so the wait cannot fail.
         let _ = self.seal.subscribe().wait_for(|is_sealed| !is_sealed).await;
     }
 
@@ -388,8 +394,8 @@ impl Apps {
 
     /// Sets a function that is called before the first attempt to load another generation, but not
     /// before further attempts. Must be called at most once.
-    pub fn before_first_try(&self, call: Box<dyn Fn() + Send + Sync>) {
-        let _ = self.before_first_try.set(call);
+    pub fn before_first_try(&self, hook: Box<dyn Fn() + Send + Sync>) {
+        let _ = self.before_first_try.set(hook);
     }
 
     /// Returns the keys of every active app.
@@ -422,7 +428,7 @@ impl Apps {
     /// retries and reports the failure.
     pub async fn changed_here(&self) {
         if let Err(error) = self.refresh().await {
-            tracing::warn!(%error, "a change is made and not served yet");
+            tracing::warn!(%error, "a change was made, and this engine does not serve it yet");
             self.behind.notify_one();
         }
         // Caches must be dropped even if the new state could not be read, so that revoked
@@ -438,12 +444,12 @@ impl Apps {
 
     /// Makes the watch task read the store within a second, because a client named a later
     /// generation.
-    pub fn look(&self) {
+    pub fn request_refresh(&self) {
         self.behind.notify_one();
     }
 
     /// Sets the address at which this instance listens.
-    pub fn listens(&self, address: String) {
+    pub fn set_listen_address(&self, address: String) {
         self.instance
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -470,7 +476,7 @@ impl Apps {
     }
 
     /// Reports the served generation to the store.
-    async fn beat(&self) -> Result<(), StoreError> {
+    async fn heartbeat(&self) -> Result<(), StoreError> {
         // Cleared first, so that a change of the generation from here on is reported again.
         self.is_unreported.store(false, Ordering::SeqCst);
         let instance = {
@@ -483,21 +489,22 @@ impl Apps {
             };
             instance.clone()
         };
-        let said = self.control.beat(&instance).await;
-        if said.is_err() {
+
+        let reported = self.control.beat(&instance).await;
+        if reported.is_err() {
             self.is_unreported.store(true, Ordering::SeqCst);
         }
-        said
+        reported
     }
 
     fn table(&self) -> Arc<AppTable> {
         Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Loads the apps again if the store's generation moved, or if the store was sealed. Gives
-    /// whether another state is served now.
+    /// Loads the apps again if the store's generation changed, or if the store was sealed. Returns
+    /// true if another state is served now.
     pub(crate) async fn refresh(&self) -> Result<bool, StoreError> {
-        let _one_at_a_time = self.loading.lock().await;
+        let _guard = self.loading.lock().await;
         let before = self.table();
         let generation = self.control.generation().await?;
         // A sealed store was not verified: anybody who writes to the store can remove the mark
@@ -505,11 +512,13 @@ impl Apps {
         if !before.is_sealed && generation == before.generation {
             return Ok(false);
         }
+
         if self.tried.swap(generation, Ordering::Relaxed) != generation
-            && let Some(call) = self.before_first_try.get()
+            && let Some(hook) = self.before_first_try.get()
         {
-            call();
+            hook();
         }
+
         let state = match self.control.load().await {
             Err(StoreError::Sealed) => return Ok(self.seal(&before)),
             loaded => loaded?,
@@ -529,17 +538,17 @@ impl Apps {
         Ok(true)
     }
 
-    /// Drops every key, unless that is done. Gives whether it was not.
+    /// Drops every key. Returns false if the keys were dropped before.
     fn seal(&self, before: &AppTable) -> bool {
         if before.is_sealed {
             return false;
         }
-        // First: a request that finds no apps must find out why.
+        // Set first, so that a request that finds no apps learns the reason.
         self.is_sealed.store(true, Ordering::SeqCst);
         self.seal.send_replace(true);
         self.replace(before, &Arc::new(AppTable::sealed(before.generation)));
         tracing::error!(
-            "the store is sealed: all keys are dropped, and nothing is served until `sealwire root unseal`"
+            "the store is sealed and all keys were dropped, so no request is served; once the reason for the seal is gone, run `sealwire root unseal`"
         );
         true
     }
@@ -611,17 +620,17 @@ impl Apps {
         let mut last_read = tokio::time::Instant::now();
         // True if the records were not authentic at the last load.
         let mut is_unauthentic = false;
-        let mut next_asked = tokio::time::Instant::now();
+        let mut next_client_read = tokio::time::Instant::now();
         loop {
-            let asked = async {
+            let client_read = async {
                 self.behind.notified().await;
-                tokio::time::sleep_until(next_asked).await;
+                tokio::time::sleep_until(next_client_read).await;
             };
             tokio::select! {
                 () = tokio::time::sleep(pause) => self.is_unreported.store(true, Ordering::SeqCst),
                 // A lost store can notify of possible changes without pause.
                 () = self.control.changed(), if !failing => {}
-                () = asked, if !failing => next_asked = tokio::time::Instant::now() + ASKED_PAUSE,
+                () = client_read, if !failing => next_client_read = tokio::time::Instant::now() + CLIENT_READ_PAUSE,
             }
 
             let read = self.read_store(is_unauthentic).await;
@@ -660,7 +669,7 @@ impl Apps {
                 .readiness
                 .set(Condition::ControlState, !is_unauthentic);
             admin.readiness.set(Condition::Sealed, !self.is_sealed());
-            tokio::time::sleep(LOOK_PAUSE).await;
+            tokio::time::sleep(READ_PAUSE).await;
         }
     }
 
@@ -680,9 +689,10 @@ impl Apps {
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
             .as_secs();
+
         if self.table().removal_unix_s.is_some_and(|due| due <= now) {
             match self.control.maintain(now).await {
-                Ok(removed) => tracing::info!(removed, "what was deleted is removed"),
+                Ok(removed) => tracing::info!(removed, "removed deleted records"),
                 // The process that writes the file removes them. An older state that was put back
                 // is not changed.
                 Err(StoreError::ReadOnly | StoreError::RolledBack { .. } | StoreError::Sealed) => {}
@@ -690,8 +700,9 @@ impl Apps {
             }
             self.refresh().await?;
         }
+
         if self.is_unreported.load(Ordering::SeqCst) {
-            self.beat().await
+            self.heartbeat().await
         } else {
             Ok(())
         }

@@ -1,5 +1,5 @@
-//! The audit trail as calls and operators meet it: opened with the engine, waited for with a limit,
-//! and spoken of in log, metrics and readiness.
+//! The audit trail of an engine. Requests wait for their records, within a time limit. The log, the
+//! metrics and the readiness report the state of the trail.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -15,14 +15,14 @@ use sealwire_access::PrincipalKind;
 use sealwire_telemetry::LogThrottle;
 use sealwire_telemetry::{Condition, Telemetry};
 
-/// How long a call waits for its record. A disk that hangs is as good as none.
+/// How long a request waits for its record. A disk that hangs counts as a failed disk.
 const WRITE_MAX: Duration = Duration::from_secs(5);
-/// Period of recording counts of rejected requests and of reading the free space.
-const SETTLE: Duration = Duration::from_secs(1);
-/// How long a record waits for others, where no call waits for it.
+/// Interval at which counts of rejected requests are recorded and the free space is read.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a record waits for further records, if no request waits for it.
 const GATHER: Duration = Duration::from_millis(2);
 
-/// The trail, if there is one.
+/// The audit trail, if it is configured.
 #[derive(Clone, Debug, Default)]
 pub struct Audit {
     /// True if the configuration names a trail.
@@ -33,7 +33,7 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Prepares the trail that a configuration names, if it names one. Nothing is recorded until
+    /// Prepares the trail of a configuration, if it is configured. Nothing is recorded until
     /// [`Self::open`].
     pub fn new(config: &sealwire_settings::Audit) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl Audit {
         }
     }
 
-    /// Opens the trail, if there is one, and records the start. Once.
+    /// Opens the trail, if it is configured, and records the start. Must be called at most once.
     ///
     /// # Errors
     ///
@@ -73,23 +73,27 @@ impl Audit {
             gather: GATHER,
             version: env!("CARGO_PKG_VERSION"),
         };
-        let watch = Watch {
+
+        let observer = FileObserver {
             state: Arc::clone(state),
             failures: LogThrottle::default(),
         };
-        let trail = Arc::new(Trail::open(options, key, Arc::new(watch))?);
+        let trail = Arc::new(Trail::open(options, key, Arc::new(observer))?);
+
         if !trail.found().is_sound() {
             tracing::error!(
                 found = trail.found().name(),
-                "the audit trail is not as it was left; `sealwire audit verify` says where"
+                "the audit log is not in the state in which an engine leaves it; run `sealwire audit verify` to find the place"
             );
         }
+
         if trail.torn_bytes() > 0 {
             tracing::warn!(
                 bytes = trail.torn_bytes(),
-                "the end of the audit trail was torn and is set aside"
+                "the last write to the audit trail was incomplete; the incomplete bytes were moved to a separate file"
             );
         }
+
         let probe = Arc::clone(&trail);
         state.metrics.watch_audit(Box::new(move || probe.state()));
         let _ = self.trail.set(trail);
@@ -107,20 +111,20 @@ impl Audit {
         !self.is_on || self.trail.get().is_some()
     }
 
-    /// Returns once [`Self::is_open`] is true.
-    pub async fn opened(&self) {
+    /// Waits until [`Self::is_open`] is true.
+    pub async fn wait_until_open(&self) {
         while !self.is_open() {
             tokio::time::sleep(GATHER).await;
         }
     }
 
-    /// Fails where a call that begins now could not be recorded, and calls are not to go on
-    /// without.
+    /// Checks that a request that starts now can be recorded, or that requests may run without a
+    /// record.
     ///
     /// # Errors
     ///
     /// [`RequestFailure::Audit`].
-    pub fn ready(&self) -> Result<(), RequestFailure> {
+    pub fn check_ready(&self) -> Result<(), RequestFailure> {
         match self.trail.get() {
             Some(trail) if trail.rejects() => Err(RequestFailure::Audit),
             None if self.is_on => Err(RequestFailure::Audit),
@@ -135,10 +139,10 @@ impl Audit {
         let Some(trail) = self.trail.get() else {
             return Recording::none();
         };
-        let (subjects, more) = record
+        let (subjects, further_subjects) = record
             .subjects
             .split_at(record.subjects.len().min(SUBJECTS_MAX));
-        for subjects in more.chunks(SUBJECTS_MAX) {
+        for subjects in further_subjects.chunks(SUBJECTS_MAX) {
             drop(trail.record(&Record {
                 subjects,
                 change: &[],
@@ -147,6 +151,7 @@ impl Audit {
                 ..*record
             }));
         }
+
         Recording(Some(trail.record(&Record {
             subjects,
             ..*record
@@ -155,23 +160,24 @@ impl Audit {
 
     /// Takes the record of a request that was rejected or denied before any work. Most records of a
     /// flood are only counted.
-    pub fn refused(&self, record: &Record<'_>) -> Recording {
-        Recording(self.trail.get().map(|trail| trail.refused(record)))
+    pub fn record_rejected(&self, record: &Record<'_>) -> Recording {
+        Recording(self.trail.get().map(|trail| trail.record_rejection(record)))
     }
 
-    /// Writes records of the counts at intervals, until dropped.
-    pub async fn settle(&self) {
+    /// Writes records of the counts at intervals, until the future is dropped.
+    pub async fn flush_periodically(&self) {
         if !self.is_on {
             return;
         }
         loop {
-            tokio::time::sleep(SETTLE).await;
+            tokio::time::sleep(FLUSH_INTERVAL).await;
             let Some(trail) = self.trail.get() else {
                 continue;
             };
             let trail = Arc::clone(trail);
-            // A disk may take its time to say how much room it has.
-            let _ = tokio::task::spawn_blocking(move || trail.settle(Instant::now())).await;
+            // Reading the free space of a slow disk can take long.
+            let _ =
+                tokio::task::spawn_blocking(move || trail.flush_summaries(Instant::now())).await;
         }
     }
 
@@ -182,15 +188,15 @@ impl Audit {
         }
     }
 
-    /// Records that something was read again.
-    pub fn reloaded(&self, what: &str, outcome: &str) {
+    /// Records that files or settings were loaded again.
+    pub fn record_reload(&self, what: &str, outcome: &str) {
         if let Some(trail) = self.trail.get() {
             drop(trail.event(&Event::Reload { what, outcome }));
         }
     }
 
-    /// Records rows that the engine changed by itself.
-    pub fn swept(&self, swept: &Swept) {
+    /// Records rows that the sweeper changed.
+    pub fn record_sweep(&self, swept: &Swept) {
         if let Some(trail) = self.trail.get() {
             drop(trail.event(&Event::Sweep {
                 action: swept.action.as_str(),
@@ -203,7 +209,7 @@ impl Audit {
         }
     }
 
-    /// Records the stop, and returns when everything is written. Waits for the disk.
+    /// Records the stop, and returns when all records are written. Blocks.
     pub fn close(&self) {
         if let Some(trail) = self.trail.get() {
             trail.close();
@@ -211,27 +217,27 @@ impl Audit {
     }
 }
 
-/// A record on its way.
+/// A record that may not be written yet.
 #[must_use]
 pub struct Recording(Option<WriteAck>);
 
 impl Recording {
-    /// Nothing is recorded.
+    /// Creates the recording of a request without a record.
     pub fn none() -> Self {
         Self(None)
     }
 
-    /// Returns whether the response can be sent. `None`: the record is not written yet.
-    pub fn now(&self) -> Option<Result<(), RequestFailure>> {
+    /// Returns whether the response can be sent. `None` if the record is not written yet.
+    pub fn outcome(&self) -> Option<Result<(), RequestFailure>> {
         match &self.0 {
             None => Some(Ok(())),
-            Some(written) => written
+            Some(ack) => ack
                 .now()
                 .map(|outcome| outcome.map_err(|_| RequestFailure::Audit)),
         }
     }
 
-    /// Returns true if nobody else writes the record soon. [`Self::kept`] must then follow at once,
+    /// Returns true if no other task writes the record soon. [`Self::wait_until_durable`] must then follow at once,
     /// because records of other requests wait for the same write.
     pub fn is_writer(&self) -> bool {
         self.0.as_ref().is_some_and(WriteAck::is_writer)
@@ -246,24 +252,26 @@ impl Recording {
     ///
     /// [`RequestFailure::Audit`], without the request's result, if the record is lost or is not known
     /// to be written in time.
-    pub async fn kept(self, others: bool) -> Result<(), RequestFailure> {
-        if let Some(known) = self.now() {
-            return known;
+    pub async fn wait_until_durable(self, others: bool) -> Result<(), RequestFailure> {
+        if let Some(outcome) = self.outcome() {
+            return outcome;
         }
-        let Some(written) = self.0 else { return Ok(()) };
-        let outcome = if others && written.is_writer() {
-            let writes = tokio::spawn(async move {
-                // This task continues after every other that is ready, and after those that have
-                // got bytes meanwhile.
+        let Some(ack) = self.0 else { return Ok(()) };
+
+        let outcome = if others && ack.is_writer() {
+            let write = tokio::spawn(async move {
+                // This task continues after all other ready tasks, including tasks that have
+                // received bytes in the meantime.
                 tokio::task::yield_now().await;
-                written.await
+                ack.await
             });
-            tokio::time::timeout(WRITE_MAX, writes)
+            tokio::time::timeout(WRITE_MAX, write)
                 .await
-                .map(|ended| ended.unwrap_or(Err(RecordLost)))
+                .map(|result| result.unwrap_or(Err(RecordLost)))
         } else {
-            tokio::time::timeout(WRITE_MAX, written).await
+            tokio::time::timeout(WRITE_MAX, ack).await
         };
+
         match outcome {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(RequestFailure::Audit),
@@ -271,8 +279,8 @@ impl Recording {
     }
 }
 
-/// The name of a principal's kind in records.
-pub const fn kind(kind: PrincipalKind) -> &'static str {
+/// Returns the name of a principal's kind in records.
+pub const fn kind_name(kind: PrincipalKind) -> &'static str {
     match kind {
         PrincipalKind::Spiffe => "spiffe",
         PrincipalKind::Dns => "dns",
@@ -280,13 +288,13 @@ pub const fn kind(kind: PrincipalKind) -> &'static str {
     }
 }
 
-/// Speaks of what happens to the files.
-struct Watch {
+/// Reports events of the files in the log, the metrics and the readiness.
+struct FileObserver {
     state: Arc<Telemetry>,
     failures: LogThrottle,
 }
 
-impl Observer for Watch {
+impl Observer for FileObserver {
     fn notice(&self, notice: &FileEvent<'_>) {
         let Telemetry {
             readiness, metrics, ..
@@ -297,7 +305,7 @@ impl Observer for Watch {
                 tracing::info!(
                     file,
                     head,
-                    "an audit segment begins; keep its head elsewhere"
+                    "started an audit segment; store its head on another machine"
                 )
             }
             FileEvent::Failing { error, lost } => {
@@ -314,10 +322,13 @@ impl Observer for Watch {
                 );
             }
             FileEvent::Stopped { head, lost: 0 } => {
-                tracing::info!(head, "the audit trail is closed; keep its head elsewhere")
+                tracing::info!(
+                    head,
+                    "closed the audit trail; store its head on another machine"
+                )
             }
             FileEvent::Stopped { head, lost } => {
-                tracing::error!(head, lost, "the audit trail is closed with records lost")
+                tracing::error!(head, lost, "closed the audit trail; some records are lost")
             }
         }
     }

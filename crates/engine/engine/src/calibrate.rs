@@ -67,7 +67,7 @@ fn measure() -> Result<Costs, RequestFailure> {
         .collect::<Result<Vec<_>, _>>()?;
     let tokens = token_prices(&keys, &metrics)?;
     let mask = mask_price(&keys, &metrics)?;
-    let model = |kind: OperationKind| {
+    Ok(Costs::new(|kind| {
         let Prices { seal, open } = suites[kind.suite as usize];
         CostModel::new(match kind.operation {
             WorkKind::MakeTokens => tokens[0],
@@ -90,8 +90,7 @@ fn measure() -> Result<Costs, RequestFailure> {
                 byte: seal.byte + open.byte,
             },
         })
-    };
-    Ok(Costs::new(model))
+    }))
 }
 
 /// Measures sealing and opening of one suite.
@@ -105,45 +104,62 @@ impl Prices {
     fn of(suite: Suite, metrics: &Arc<Metrics>) -> Result<Self, RequestFailure> {
         let suite = suite::from_wire(suite);
         let keys = keys(suite)?;
-        let timed = |document: Vec<u8>| {
-            let (sealing, sealed) = best(|| task(&keys, suite, true), &document.into(), metrics)?;
-            let (opening, _) = best(|| task(&keys, suite, false), &sealed, metrics)?;
-            Ok::<_, RequestFailure>((sealing, opening))
-        };
-        let empty = timed(document(0, 0))?;
-        let one = timed(document(1, SHORT))?;
-        let short = timed(document(FIELDS, SHORT))?;
-        let long = timed(document(FIELDS, LONG))?;
-        // To open nothing takes a call's own time, to seal nothing also a key, to open one field
-        // also a key.
-        let call = empty.1;
-        let line = |with_key: f64, short: f64, long: f64| {
-            let byte = ((long - short) / f64::from(FIELDS) / (LONG - SHORT) as f64).max(0.0);
-            let field = (short - with_key) / f64::from(FIELDS) - byte * SHORT as f64;
-            // Without an agreement the difference can be noise.
-            Coefficients {
-                request: call,
-                key_agreement: (with_key - call).max(0.0),
-                field,
-                byte,
-            }
-        };
+        let empty = SealAndOpenTimes::measure(&keys, suite, document(0, 0), metrics)?;
+        let one = SealAndOpenTimes::measure(&keys, suite, document(1, SHORT), metrics)?;
+        let short = SealAndOpenTimes::measure(&keys, suite, document(FIELDS, SHORT), metrics)?;
+        let long = SealAndOpenTimes::measure(&keys, suite, document(FIELDS, LONG), metrics)?;
+        // Opening an empty document takes only the fixed time of a request. Sealing an empty
+        // document, or opening one field, also takes a key agreement.
+        let fixed = empty.open;
         Ok(Self {
-            seal: line(empty.0, short.0, long.0),
-            open: line(one.1, short.1, long.1),
+            seal: coefficients(fixed, empty.seal, short.seal, long.seal),
+            open: coefficients(fixed, one.open, short.open, long.open),
         })
     }
 }
 
+/// Times of sealing and opening one document.
+struct SealAndOpenTimes {
+    seal: f64,
+    open: f64,
+}
+
+impl SealAndOpenTimes {
+    fn measure(
+        keys: &Arc<AppKeys>,
+        suite: crypto::Suite,
+        document: Vec<u8>,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Self, RequestFailure> {
+        let (seal, sealed) = best(|| task(keys, suite, true), &document.into(), metrics)?;
+        let (open, _) = best(|| task(keys, suite, false), &sealed, metrics)?;
+        Ok(Self { seal, open })
+    }
+}
+
+/// Derives the coefficients from the time of a request without work (`fixed`), of a request with
+/// one key agreement, and of requests with [`FIELDS`] short and long fields.
+fn coefficients(fixed: f64, with_key: f64, short: f64, long: f64) -> Coefficients {
+    let byte = ((long - short) / f64::from(FIELDS) / (LONG - SHORT) as f64).max(0.0);
+    Coefficients {
+        request: fixed,
+        // Without a key agreement the difference can be noise.
+        key_agreement: (with_key - fixed).max(0.0),
+        field: (short - with_key) / f64::from(FIELDS) - byte * SHORT as f64,
+        byte,
+    }
+}
+
 fn keys(suite: crypto::Suite) -> Result<Arc<AppKeys>, RequestFailure> {
-    let make = || {
-        let app = AppId::new("calibration")?;
-        let material = KeyMaterial::generate(&app, suite)?;
-        AppKeys::new(app, vec![KeyVersion::new(1, KeyState::Active, material)])
-    };
-    make()
+    generate_keys(suite)
         .map(Arc::new)
-        .map_err(|_| RequestFailure::Internal("cannot make a key"))
+        .map_err(|_| RequestFailure::Internal("cannot generate a key"))
+}
+
+fn generate_keys(suite: crypto::Suite) -> Result<AppKeys, crypto::Error> {
+    let app = AppId::new("calibration")?;
+    let material = KeyMaterial::generate(&app, suite)?;
+    AppKeys::new(app, vec![KeyVersion::new(1, KeyState::Active, material)])
 }
 
 fn document(fields: u32, bytes: usize) -> Vec<u8> {
@@ -174,10 +190,11 @@ fn task(keys: &Arc<AppKeys>, suite: crypto::Suite, seals: bool) -> Task {
         return start(Containers::Descend, |context| {
             Ok(Fields::Document(Box::new(ShowFields {
                 open: open.start(context),
-                shown: Disclosure::clear(),
+                disclosure: Disclosure::clear(),
             })))
         });
     }
+
     start(Containers::Whole, move |context| {
         let newest = keys.newest(suite).cloned().ok_or(RequestFailure::NoKey)?;
         let sealer = Sealer::new(
@@ -205,20 +222,21 @@ fn start(
     (containers, Box::new(start))
 }
 
-/// The least CPU that a call on a document takes, in nanoseconds, and the document that comes back.
+/// Returns the least CPU time of a request on a document, in nanoseconds, and the document of its
+/// response.
 fn best(
     task: impl Fn() -> Task,
     payload: &Bytes,
     metrics: &Arc<Metrics>,
 ) -> Result<(f64, Bytes), RequestFailure> {
-    let mut least = (f64::INFINITY, Bytes::new());
+    let mut best_result = (f64::INFINITY, Bytes::new());
     for _ in 0..RUNS {
-        let (took, outcome) = timed(job(task(), payload, metrics))?;
-        if took < least.0 {
-            least = (took, document_of(outcome)?);
+        let (time, outcome) = timed(job(task(), payload, metrics))?;
+        if time < best_result.0 {
+            best_result = (time, document_of(outcome)?);
         }
     }
-    Ok(least)
+    Ok(best_result)
 }
 
 fn job(task: Task, payload: &Bytes, metrics: &Arc<Metrics>) -> (Box<Job>, Receiver<Finished>) {
@@ -231,7 +249,7 @@ fn job_of(
     selection: Selection,
     metrics: &Arc<Metrics>,
 ) -> (Box<Job>, Receiver<Finished>) {
-    let order = JobSpec {
+    let spec = JobSpec {
         msgid: 0,
         method: Method::Encrypt.into(),
         kind: OperationKind::of(Method::Encrypt, Suite::P256, KeyScope::Request),
@@ -248,42 +266,42 @@ fn job_of(
         reply_bytes: 2 * payload.len() + 64 * 1_024,
         estimate: Cost::default(),
     };
-    Job::new(start, order, &Limits::default(), Arc::clone(metrics))
+    Job::new(start, spec, &Limits::default(), Arc::clone(metrics))
 }
 
 /// Returns the CPU time in nanoseconds, and the outcome, of one walk.
 fn timed(
     (mut work, mut finished): (Box<Job>, Receiver<Finished>),
 ) -> Result<(f64, Outcome), RequestFailure> {
-    let began = thread_cpu();
+    let started = thread_cpu();
     work.slice(&SliceBudget::UNLIMITED);
-    let took = thread_cpu().saturating_sub(began);
+    let time = thread_cpu().saturating_sub(started);
     work.deliver();
     let finished = finished
         .try_recv()
         .map_err(|_| RequestFailure::Internal("calibration did not end"))?;
-    Ok((took.as_nanos() as f64, finished.result?))
+    Ok((time.as_nanos() as f64, finished.result?))
 }
 
 /// The document in a reply.
 fn document_of(outcome: Outcome) -> Result<Bytes, RequestFailure> {
     let none = RequestFailure::Internal("calibration gave no document");
-    let Outcome::Response(reply) = outcome else {
+    let Outcome::Response(response) = outcome else {
         return Err(none);
     };
-    let reply = Bytes::from(reply);
-    let payload = Response::decode(&reply)
+    let response = Bytes::from(response);
+    let payload = Response::decode(&response)
         .ok()
-        .and_then(|reply| reply.outcome.ok())
+        .and_then(|response| response.outcome.ok())
         .and_then(|outcome| {
             let document = Document::decode(outcome).ok()?;
-            Some(reply.slice_ref(document.payload))
+            Some(response.slice_ref(document.payload))
         });
     payload.ok_or(none)
 }
 
 fn token_keys() -> Result<Arc<TokenKeys>, RequestFailure> {
-    let made = TokenSecret::generate().and_then(|secret| {
+    let keys = TokenSecret::generate().and_then(|secret| {
         let version = TokenKeyVersion {
             number: 1,
             state: KeyState::Active,
@@ -291,8 +309,8 @@ fn token_keys() -> Result<Arc<TokenKeys>, RequestFailure> {
         };
         TokenKeys::new(1, vec![version])
     });
-    made.map(Arc::new)
-        .map_err(|_| RequestFailure::Internal("cannot make a key"))
+    keys.map(Arc::new)
+        .map_err(|_| RequestFailure::Internal("cannot generate a key"))
 }
 
 /// Measures masking by a function of medium cost. The cost of the other functions is between a
@@ -301,39 +319,27 @@ fn mask_price(
     keys: &Arc<TokenKeys>,
     metrics: &Arc<Metrics>,
 ) -> Result<Coefficients, RequestFailure> {
-    let task = || {
-        let rule = MaskRule {
+    let (empty, _) = best(|| mask_task(keys), &document(0, 0).into(), metrics)?;
+    let (short, _) = best(|| mask_task(keys), &document(FIELDS, SHORT).into(), metrics)?;
+    let (long, _) = best(|| mask_task(keys), &document(FIELDS, LONG).into(), metrics)?;
+    Ok(coefficients(empty, empty, short, long))
+}
+
+fn mask_task(keys: &Arc<TokenKeys>) -> Task {
+    let spec = MaskSpec::of(&Masking {
+        rules: vec![MaskRule {
             fields: RuleFields::Path("$[*]"),
             mask: "hash",
-        };
-        let wanted = MaskSpec::of(&Masking {
-            rules: vec![rule],
-            ..Masking::default()
-        });
-        let keys = Arc::clone(keys);
-        start(Containers::Descend, move |context| {
-            let masks = Arc::new(wanted?.into_masks(masks::secret(&keys))?);
-            let field_errors = context.errors(OnError::Fail);
-            let cancel = context.cancel;
-            Ok(Fields::Document(Box::new(MaskFields::new(
-                masks,
-                cancel,
-                field_errors,
-            ))))
-        })
-    };
-    let took =
-        |fields, bytes| best(task, &document(fields, bytes).into(), metrics).map(|(took, _)| took);
-    let empty = took(0, 0)?;
-    let short = took(FIELDS, SHORT)?;
-    let long = took(FIELDS, LONG)?;
-    let byte = ((long - short) / f64::from(FIELDS) / (LONG - SHORT) as f64).max(0.0);
-    let field = (short - empty) / f64::from(FIELDS) - byte * SHORT as f64;
-    Ok(Coefficients {
-        request: empty,
-        key_agreement: 0.0,
-        field,
-        byte,
+        }],
+        ..Masking::default()
+    });
+
+    let keys = Arc::clone(keys);
+    start(Containers::Descend, move |context| {
+        let masks = Arc::new(spec?.into_masks(masks::mask_secret(&keys))?);
+        let field_errors = context.errors(OnError::Fail);
+        let fields = MaskFields::new(masks, context.cancel, field_errors);
+        Ok(Fields::Document(Box::new(fields)))
     })
 }
 
@@ -353,13 +359,17 @@ fn token_prices(
         per_context: false,
         expires_s: None,
     });
+
     let [empty, short, long] = [(0, 0), (FIELDS, SHORT), (FIELDS, LONG)].map(|(fields, bytes)| {
         let payload = Bytes::from(document(fields, bytes));
-        (0..RUNS).try_fold([f64::INFINITY; 4], |least, _| {
-            let took = walks(&collection, &payload, metrics)?;
-            Ok::<_, RequestFailure>(std::array::from_fn(|walk| least[walk].min(took[walk])))
+        (0..RUNS).try_fold([f64::INFINITY; 4], |best_result, _| {
+            let time = walks(&collection, &payload, metrics)?;
+            Ok::<_, RequestFailure>(std::array::from_fn(|walk| {
+                best_result[walk].min(time[walk])
+            }))
         })
     });
+
     let empty = empty?;
     let short = short?;
     let long = long?;
@@ -387,7 +397,7 @@ fn walks(
         fields_max: FIELDS as usize,
         value_bytes_max: LONG,
     };
-    let minting = TokenizeSpec {
+    let tokenize_spec = TokenizeSpec {
         collection: Arc::clone(collection),
         context: Box::default(),
         tags: Vec::new(),
@@ -400,44 +410,46 @@ fn walks(
         subject: None,
         bounds,
     };
-    let shown = Disclosure::clear();
-    let looking = DetokenizeSpec {
+
+    let disclosure = Disclosure::clear();
+    let detokenize_spec = DetokenizeSpec {
         collection: Arc::clone(collection),
         context: Box::default(),
         bounds,
-        shown,
+        disclosure,
     };
     let tokenize = start(Containers::Whole, move |context| {
         let field_errors = context.errors(OnError::Fail);
         let cancel = context.cancel;
-        let fields = TokenizeFields::new(minting, cancel, field_errors);
+        let fields = TokenizeFields::new(tokenize_spec, cancel, field_errors);
         Ok(Fields::Tokens(TokenFields::Tokenize(Box::new(fields))))
     });
     let detokenize = start(Containers::Descend, move |context| {
         let field_errors = context.errors(OnError::Fail);
         let cancel = context.cancel;
-        let fields = DetokenizeFields::new(looking, cancel, field_errors);
+        let fields = DetokenizeFields::new(detokenize_spec, cancel, field_errors);
         Ok(Fields::Tokens(TokenFields::Detokenize(Box::new(fields))))
     });
-    let (mint, outcome) = timed(job(tokenize, payload, metrics))?;
+    let (first_tokenize_walk, outcome) = timed(job(tokenize, payload, metrics))?;
     let mut rows = Vec::new();
-    let mut settle = mint;
+    let mut second_tokenize_walk = first_tokenize_walk;
     let tokens = match outcome {
-        Outcome::NeedsStore(mut paused) => {
-            if let TokenFields::Tokenize(fields) = &mut paused.fields {
+        Outcome::NeedsStore(mut suspended) => {
+            if let TokenFields::Tokenize(fields) = &mut suspended.fields {
                 rows = fields.group().rows;
                 fields.apply_written(Written::Done(rows.iter().cloned().map(Some).collect()))?;
             }
-            let (took, outcome) = timed(paused.walk_again())?;
-            settle = took;
+            let (time, outcome) = timed(suspended.walk_again())?;
+            second_tokenize_walk = time;
             document_of(outcome)?
         }
         outcome => document_of(outcome)?,
     };
-    let (look, outcome) = timed(job(detokenize, &tokens, metrics))?;
-    let reveal = match outcome {
-        Outcome::NeedsStore(mut paused) => {
-            if let TokenFields::Detokenize(fields) = &mut paused.fields {
+
+    let (first_detokenize_walk, outcome) = timed(job(detokenize, &tokens, metrics))?;
+    let second_detokenize_walk = match outcome {
+        Outcome::NeedsStore(mut suspended) => {
+            if let TokenFields::Detokenize(fields) = &mut suspended.fields {
                 let found = rows.into_iter().map(|row| {
                     Some(FoundRow {
                         row,
@@ -446,11 +458,17 @@ fn walks(
                 });
                 fields.add_rows(found.collect());
             }
-            timed(paused.walk_again())?.0
+            timed(suspended.walk_again())?.0
         }
-        Outcome::Response(_) => look,
+        Outcome::Response(_) => first_detokenize_walk,
     };
-    Ok([mint, settle, look, reveal])
+
+    Ok([
+        first_tokenize_walk,
+        second_tokenize_walk,
+        first_detokenize_walk,
+        second_detokenize_walk,
+    ])
 }
 
 #[cfg(test)]

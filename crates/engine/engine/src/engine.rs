@@ -17,7 +17,7 @@ use crate::jobs::scheduler::Scheduler;
 use crate::jobs::tokens::Collection;
 use crate::jobs::tokens::store_io::Tokens;
 use crate::objects::LocatedObjects;
-use crate::sweeper::{Ledger, Swept};
+use crate::sweeper::{SweepRecorder, Swept};
 use sealwire_service::spans::Traces;
 use sealwire_settings::Limits;
 use sealwire_telemetry::metrics::{Metrics, SweepAction, SweepOutcome};
@@ -49,9 +49,9 @@ pub struct Engine {
     pub failures: Failures,
 }
 
-impl Ledger for Arc<Engine> {
+impl SweepRecorder for Arc<Engine> {
     fn is_ready(&self) -> bool {
-        self.audit.ready().is_ok()
+        self.audit.check_ready().is_ok()
     }
 
     fn count(&self, action: SweepAction, rows: u64) {
@@ -59,10 +59,10 @@ impl Ledger for Arc<Engine> {
     }
 
     fn record(&self, swept: &Swept) {
-        self.audit.swept(swept);
+        self.audit.record_sweep(swept);
     }
 
-    fn ended(&self, outcome: SweepOutcome) {
+    fn count_sweep(&self, outcome: SweepOutcome) {
         self.metrics.sweeps.ended(outcome);
     }
 }
@@ -78,11 +78,12 @@ pub struct Located {
 }
 
 impl Engine {
-    /// The collection that is permitted.
+    /// Returns the collection of tokens of a permitted request.
     ///
     /// # Errors
     ///
-    /// No such app or collection, or an older generation than demanded.
+    /// The app or collection does not exist, or the served generation is older than the required
+    /// one.
     pub fn locate(
         &self,
         permit: &Permit<'_>,
@@ -90,14 +91,16 @@ impl Engine {
     ) -> Result<Located, RequestFailure> {
         let (generation, app) = self.find(permit, min_generation)?;
         let name = permit.collection().ok_or(RequestFailure::NoCollection)?;
-        let other_kind = || match app.objects(name) {
-            Some(_) => RequestFailure::Param {
-                name: "collection",
-                rule: "must be one of tokens: this one has objects",
+        let collection = Arc::clone(app.collection(name).ok_or_else(
+            || match app.objects(name) {
+                Some(_) => RequestFailure::Param {
+                    name: "collection",
+                    rule: "must be one of tokens: this one has objects",
+                },
+                None => RequestFailure::NoCollection,
             },
-            None => RequestFailure::NoCollection,
-        };
-        let collection = Arc::clone(app.collection(name).ok_or_else(other_kind)?);
+        )?);
+
         Ok(Located {
             generation,
             collection,
@@ -105,11 +108,12 @@ impl Engine {
         })
     }
 
-    /// The collection of objects that is permitted.
+    /// Returns the collection of objects of a permitted request.
     ///
     /// # Errors
     ///
-    /// No such app or collection, or an older generation than demanded.
+    /// The app or collection does not exist, or the served generation is older than the required
+    /// one.
     pub(crate) fn locate_objects(
         &self,
         permit: &Permit<'_>,
@@ -117,14 +121,16 @@ impl Engine {
     ) -> Result<LocatedObjects, RequestFailure> {
         let (generation, app) = self.find(permit, min_generation)?;
         let name = permit.collection().ok_or(RequestFailure::NoCollection)?;
-        let other_kind = || match app.collection(name) {
-            Some(_) => RequestFailure::Param {
-                name: "collection",
-                rule: "must be one of objects: this one has tokens",
+        let collection = Arc::clone(app.objects(name).ok_or_else(
+            || match app.collection(name) {
+                Some(_) => RequestFailure::Param {
+                    name: "collection",
+                    rule: "must be one of objects: this one has tokens",
+                },
+                None => RequestFailure::NoCollection,
             },
-            None => RequestFailure::NoCollection,
-        };
-        let collection = Arc::clone(app.objects(name).ok_or_else(other_kind)?);
+        )?);
+
         Ok(LocatedObjects {
             generation,
             collection,
@@ -160,7 +166,7 @@ impl Engine {
             .apps
             .find_unsealed(permit.app().ok_or(RequestFailure::NoApp)?)?;
         if min_generation.is_some_and(|wanted| wanted > have) {
-            self.apps.look();
+            self.apps.request_refresh();
             return Err(RequestFailure::OldGeneration { have });
         }
         let app = app.ok_or(RequestFailure::NoApp)?;
@@ -187,44 +193,42 @@ impl Engine {
         app.public_keys(generation, now.as_secs())
     }
 
-    /// The methods it serves. Any other does not exist here.
+    /// Returns the methods that the engine serves. All other methods are unknown.
     pub fn methods(&self) -> Methods {
-        let without = |methods: Methods, has_store, needed| {
-            if has_store {
-                methods
-            } else {
-                methods.without(needed)
-            }
-        };
-        let served = without(Methods::DATA, self.tokens.is_some(), Methods::TOKENS);
-        without(served, self.objects.is_some(), Methods::OBJECTS)
+        let mut methods = Methods::DATA;
+        if self.tokens.is_none() {
+            methods = methods.without(Methods::TOKENS);
+        }
+        if self.objects.is_none() {
+            methods = methods.without(Methods::OBJECTS);
+        }
+        methods
     }
 
-    /// The time that a caller names, or the default, cut to the limit.
-    pub fn deadline(&self, wanted: Option<u32>) -> Duration {
+    /// Returns the time limit of a request: the requested time in milliseconds, or the default, up
+    /// to the maximum.
+    pub fn deadline(&self, requested_ms: Option<u32>) -> Duration {
         let limits = &self.limits;
         Duration::from_millis(
-            wanted
+            requested_ms
                 .map_or(limits.deadline_ms_default, u64::from)
                 .min(limits.deadline_ms_max),
         )
     }
 
-    /// Answers `info`.
+    /// Returns the response to `info`.
     pub fn info(&self) -> Info {
         let limits = &self.limits;
-        let names =
-            |names: &mut dyn Iterator<Item = &'static str>| names.map(str::to_owned).collect();
         Info {
             name: "sealwire".into(),
             version: env!("CARGO_PKG_VERSION").into(),
             protocol: wire::PROTOCOL,
             generation: self.apps.generation(),
-            methods: names(&mut self.methods().iter().map(wire::Method::name)),
-            suites: names(&mut wire::Suite::ALL.iter().map(|suite| suite.name())),
-            formats: names(&mut wire::Format::ALL.iter().map(|format| format.name())),
-            encodings: names(&mut wire::Encoding::ALL.iter().map(|encoding| encoding.name())),
-            key_scopes: names(&mut wire::KeyScope::ALL.iter().map(|scope| scope.name())),
+            methods: owned(self.methods().iter().map(wire::Method::name)),
+            suites: owned(wire::Suite::ALL.iter().map(|suite| suite.name())),
+            formats: owned(wire::Format::ALL.iter().map(|format| format.name())),
+            encodings: owned(wire::Encoding::ALL.iter().map(|encoding| encoding.name())),
+            key_scopes: owned(wire::KeyScope::ALL.iter().map(|scope| scope.name())),
             limits: vec![
                 ("message_bytes_max".into(), limits.message_bytes_max as u64),
                 ("depth_max".into(), limits.depth_max.into()),
@@ -248,4 +252,8 @@ impl Engine {
             ],
         }
     }
+}
+
+fn owned(names: impl Iterator<Item = &'static str>) -> Vec<String> {
+    names.map(str::to_owned).collect()
 }

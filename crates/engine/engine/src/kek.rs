@@ -1,4 +1,4 @@
-//! Where the key-encryption key comes from.
+//! Reads the key-encryption key of a configuration.
 
 use sealwire_crypto::Kek;
 use zeroize::Zeroizing;
@@ -16,22 +16,23 @@ pub struct KekError(pub(crate) String);
 /// The file or the variable cannot be read, or does not hold a key. The file is not regular, or
 /// longer than [`sealwire_kek::SECRET_FILE_BYTES_MAX`].
 pub fn read_kek(from: &sealwire_settings::KekSource) -> Result<Kek, KekError> {
-    let wrong = |error: &dyn std::fmt::Display| KekError(error.to_string());
     let (place, bytes) = match from {
         // Errors of the reader name the file.
         sealwire_settings::KekSource::File(path) => (
             path.display().to_string(),
-            sealwire_kek::read_secret_file(path).map_err(|error| wrong(&error))?,
+            sealwire_kek::read_secret_file(path).map_err(|error| KekError(error.to_string()))?,
         ),
         sealwire_settings::KekSource::Environment(name) => {
             let place = format!("environment variable {name}");
             let text = std::env::var(name)
-                .map_err(|_| wrong(&format!("{place}: not set, or not text")))?;
+                .map_err(|_| KekError(format!("{place}: not set, or not text")))?;
             (place, Zeroizing::new(text.into_bytes()))
         }
     };
-    let text = std::str::from_utf8(&bytes).map_err(|_| wrong(&format!("{place}: must be text")))?;
-    Kek::from_hex(text).map_err(|error| wrong(&format!("{place}: {error}")))
+
+    let text =
+        std::str::from_utf8(&bytes).map_err(|_| KekError(format!("{place}: must be text")))?;
+    Kek::from_hex(text).map_err(|error| KekError(format!("{place}: {error}")))
 }
 
 #[cfg(test)]

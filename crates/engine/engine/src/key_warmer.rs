@@ -57,12 +57,11 @@ impl KeyWarmer {
         if self.ready_max == 0 {
             return false;
         }
-        let make = |hot: &Hot| {
+        self.hot().iter().any(|hot| {
             hot.version
                 .make_ready(hot.keys.app(), self.ready_max)
                 .unwrap_or(false)
-        };
-        self.hot().iter().any(make)
+        })
     }
 
     /// Counts uses and makes tables until dropped.
@@ -70,6 +69,7 @@ impl KeyWarmer {
         if self.tables_max == 0 && self.ready_max == 0 {
             return;
         }
+
         let mut uses_before = HashMap::new();
         loop {
             tokio::time::sleep(PERIOD).await;
@@ -92,11 +92,14 @@ impl KeyWarmer {
             .collect();
         let mut uses_now = HashMap::new();
         let mut hot: Vec<Hot> = Vec::new();
-        // A symmetric key needs nothing ahead.
-        let suites = || Suite::ALL.into_iter().filter(|suite| *suite != Suite::Xaes);
-        let newest = all
-            .iter()
-            .flat_map(|keys| suites().filter_map(move |suite| Some((keys, keys.newest(suite)?))));
+        // A symmetric key has no table to precompute.
+        let newest = all.iter().flat_map(|keys| {
+            Suite::ALL
+                .into_iter()
+                .filter(|suite| *suite != Suite::Xaes)
+                .filter_map(move |suite| Some((keys, keys.newest(suite)?)))
+        });
+
         for (keys, version) in newest {
             let uses = version.uses();
             let recent =
@@ -113,6 +116,7 @@ impl KeyWarmer {
                 idle_periods,
             });
         }
+
         *uses_before = uses_now;
         hot.sort_by_key(|hot| hot.idle_periods);
         hot.truncate(self.tables_max.max(1));

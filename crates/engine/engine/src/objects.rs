@@ -64,34 +64,17 @@ impl ObjectCollection {
         masks: &RoleMasks,
     ) -> Result<Vec<DisclosedProperty>, RequestFailure> {
         let mut disclosed = Vec::new();
-        let mut add = |property: &Property, shown: ValueVisibility<'_>| {
-            let default;
-            let shown = match shown {
-                ValueVisibility::Clear if masked => {
-                    let mask = MaskText::new(property.property_type.default_mask());
-                    default = mask.map_err(|error| RequestFailure::RoleMask(error.to_string()))?;
-                    ValueVisibility::Masked(&default)
-                }
-                shown => shown,
-            };
-            let disclosure = masks.disclosure(shown, &self.token_keys)?;
-            disclosed.push(DisclosedProperty {
-                number: property.number,
-                name: property.name.as_str().to_owned(),
-                disclosure,
-            });
-            Ok::<_, RequestFailure>(())
-        };
         let Some(names) = named else {
             for property in &self.schema.properties {
-                if let Some(shown) = access.read(property.name.as_str()) {
-                    add(property, shown)?;
+                if let Some(visibility) = access.read(property.name.as_str()) {
+                    disclosed.push(self.disclosed_property(property, visibility, masked, masks)?);
                 }
             }
             return Ok(disclosed);
         };
+
         for (at, name) in names.iter().enumerate() {
-            let shown = access.read(name).ok_or_else(|| denied(name))?;
+            let visibility = access.read(name).ok_or_else(|| denied(name))?;
             let unknown = RequestFailure::Param {
                 name: "properties",
                 rule: "must name properties of the collection, each once",
@@ -99,9 +82,34 @@ impl ObjectCollection {
             if names[..at].contains(name) {
                 return Err(unknown);
             }
-            add(self.schema.property(name).ok_or(unknown)?, shown)?;
+            let property = self.schema.property(name).ok_or(unknown)?;
+            disclosed.push(self.disclosed_property(property, visibility, masked, masks)?);
         }
         Ok(disclosed)
+    }
+
+    fn disclosed_property(
+        &self,
+        property: &Property,
+        visibility: ValueVisibility<'_>,
+        masked: bool,
+        masks: &RoleMasks,
+    ) -> Result<DisclosedProperty, RequestFailure> {
+        let default_mask;
+        let visibility = match visibility {
+            ValueVisibility::Clear if masked => {
+                default_mask = MaskText::new(property.property_type.default_mask())
+                    .map_err(|error| RequestFailure::RoleMask(error.to_string()))?;
+                ValueVisibility::Masked(&default_mask)
+            }
+            visibility => visibility,
+        };
+
+        Ok(DisclosedProperty {
+            number: property.number,
+            name: property.name.as_str().to_owned(),
+            disclosure: masks.disclosure(visibility, &self.token_keys)?,
+        })
     }
 }
 

@@ -90,10 +90,10 @@ pub struct MessageSize {
 }
 
 impl From<FrameLayout> for MessageSize {
-    fn from(boundary: FrameLayout) -> Self {
+    fn from(layout: FrameLayout) -> Self {
         Self {
-            bytes: boundary.bytes,
-            leaves: boundary.leaves,
+            bytes: layout.bytes,
+            leaves: layout.leaves,
         }
     }
 }
@@ -182,13 +182,13 @@ pub struct DocumentPlan {
 
 impl RequestOptions {
     /// Returns the parameters of a data request, which share the bytes of its message.
-    pub(crate) fn new(frame: &Bytes, call: &Request<'_>) -> Self {
+    pub(crate) fn new(frame: &Bytes, request: &Request<'_>) -> Self {
         let frame = Frame(frame);
-        let options = call.options().copied().unwrap_or_default();
+        let options = request.options().copied().unwrap_or_default();
         Self {
-            method: call.method(),
-            app: call.text("app").own(&frame).unwrap_or_default(),
-            collection: call.text("collection").own(&frame),
+            method: request.method(),
+            app: request.text("app").own(&frame).unwrap_or_default(),
+            collection: request.text("collection").own(&frame),
             reason: options.reason.own(&frame),
             traceparent: options.traceparent.own(&frame),
             deadline_ms: options.deadline_ms,
@@ -223,7 +223,7 @@ impl RequestOptions {
             reason: self.reason(),
         };
         target
-            .ask(self.method)
+            .authorization_request(self.method)
             .ok_or(RequestFailure::Internal("a data method is an operation"))
     }
 }
@@ -265,15 +265,15 @@ pub(crate) struct RequestDocument {
 }
 
 impl RequestDocument {
-    pub(crate) fn new<W>(frame: &Bytes, call: &DocumentParams<'_, W>) -> Self {
+    pub(crate) fn new<W>(frame: &Bytes, request: &DocumentParams<'_, W>) -> Self {
         let frame = Frame(frame);
         Self {
-            payload: call.payload.own(&frame),
-            select: call.select.own(&frame),
-            unmatched: call.unmatched,
-            encapsulations: call.encapsulations.own(&frame),
-            context: call.context.own(&frame),
-            on_error: call.on_error,
+            payload: request.payload.own(&frame),
+            select: request.select.own(&frame),
+            unmatched: request.unmatched,
+            encapsulations: request.encapsulations.own(&frame),
+            context: request.context.own(&frame),
+            on_error: request.on_error,
         }
     }
 

@@ -49,22 +49,24 @@ pub enum Decoded {
 /// # Errors
 ///
 /// The message does not follow its method's table.
-pub fn decode(frame: &Bytes, boundary: &FrameLayout) -> Result<Decoded, InvalidRequest> {
-    let call = Request::decode(frame, boundary)?;
-    let options = RequestOptions::new(frame, &call);
+pub fn decode(frame: &Bytes, layout: &FrameLayout) -> Result<Decoded, InvalidRequest> {
+    let request = Request::decode(frame, layout)?;
+    let options = RequestOptions::new(frame, &request);
     let shared = Frame(frame);
-    let operation: Box<dyn Operation> = match call {
-        Request::Encrypt(call) => Box::new(encrypt::Encrypt::new(frame, &call)),
-        Request::Decrypt(call) => Box::new(decrypt::Decrypt::new(frame, &call)),
-        Request::Rewrap(call) => Box::new(rewrap::Rewrap::new(frame, &call)),
-        Request::Mask(call) => Box::new(mask::MaskDocument::new(frame, &call)),
-        Request::Tokenize(call) => Box::new(tokenize::Tokenize::new(frame, &call)),
-        Request::Detokenize(call) => Box::new(detokenize::Detokenize::new(frame, &call)),
-        Request::Tokens(call) => Box::new(call.operation.own(&shared)),
-        Request::Objects(call) => Box::new(call.operation.own(&shared)),
-        Request::Subjects(call) => Box::new(subjects::SubjectsJob::new(&shared, &call)),
+    let operation: Box<dyn Operation> = match request {
+        Request::Encrypt(request) => Box::new(encrypt::Encrypt::new(frame, &request)),
+        Request::Decrypt(request) => Box::new(decrypt::Decrypt::new(frame, &request)),
+        Request::Rewrap(request) => Box::new(rewrap::Rewrap::new(frame, &request)),
+        Request::Mask(request) => Box::new(mask::MaskDocument::new(frame, &request)),
+        Request::Tokenize(request) => Box::new(tokenize::Tokenize::new(frame, &request)),
+        Request::Detokenize(request) => Box::new(detokenize::Detokenize::new(frame, &request)),
+        Request::Tokens(request) => Box::new(request.operation.own(&shared)),
+        Request::Objects(request) => Box::new(request.operation.own(&shared)),
+        Request::Subjects(request) => Box::new(subjects::SubjectsJob::new(&shared, &request)),
         Request::Control(Control::PublicKeys(_)) => Box::new(public_keys::PublicKeys),
-        Request::Inspect(call) => return Ok(Decoded::Immediate(Immediate::inspect(frame, &call))),
+        Request::Inspect(request) => {
+            return Ok(Decoded::Immediate(Immediate::inspect(frame, &request)));
+        }
         Request::Info => return Ok(Decoded::Immediate(Immediate::Info)),
         Request::Health => return Ok(Decoded::Immediate(Immediate::Health)),
         // The scan knows no other control method on a data listener.

@@ -85,33 +85,37 @@ impl Providers {
         let Some(file) = &config.kek_providers else {
             return Ok(Self(all, Arc::default()));
         };
-        let wrong = |what: &dyn fmt::Display| KekError(format!("{}: {what}", file.display()));
-        // Whoever changes the file decides which module is loaded and which server gets the root
-        // key.
+        // A user who can change the file decides which module is loaded and which server gets the
+        // root key.
         let bytes =
-            sealwire_service::trusted_file::read(file, FileKind::Public, PROVIDERS_BYTES_MAX);
-        let bytes = bytes.map_err(|error| wrong(&error.reason))?;
-        let text = std::str::from_utf8(&bytes).map_err(|_| wrong(&"must be text"))?;
+            sealwire_service::trusted_file::read(file, FileKind::Public, PROVIDERS_BYTES_MAX)
+                .map_err(|error| file_error(file, error.reason))?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| file_error(file, "must be text"))?;
         let tables: BTreeMap<String, BTreeMap<String, String>> =
             toml::from_str(text).map_err(|error| {
                 let line = error
                     .span()
                     .map_or(1, |span| text[..span.start].matches('\n').count() + 1);
                 // The parser's text can contain a value.
-                wrong(&format!(
-                    "line {line}: must be tables of providers, whose settings are texts"
-                ))
+                file_error(
+                    file,
+                    format_args!(
+                        "line {line}: must be tables of providers, whose settings are texts"
+                    ),
+                )
             })?;
+
         let folder = file.parent().unwrap_or(Path::new(""));
         for (name, mut table) in tables {
             if name == LOCAL_PROVIDER {
-                return Err(wrong(
-                    &"the provider `local` is the one that `kek.provider` configures",
+                return Err(file_error(
+                    file,
+                    "the provider `local` is the one that `kek.provider` configures",
                 ));
             }
             let kind = table.remove("kind").unwrap_or_default();
             let settings = ProviderSettings::parse(&name, &kind, &table, folder)
-                .map_err(|error| wrong(&error))?;
+                .map_err(|error| file_error(file, error))?;
             all.insert(name, ConfiguredProvider::new(settings));
         }
         Ok(Self(all, Arc::default()))
@@ -142,17 +146,16 @@ impl Providers {
     /// # Errors
     /// The name is not that of such a provider, the key is there already, or the token fails.
     pub async fn generate_key(&self, name: &str) -> Result<(), KekError> {
-        let failed = |what: &dyn fmt::Display| KekError(format!("provider {name}: {what}"));
         match self.0.get(name).map(|configured| &configured.settings) {
             Some(ProviderSettings::Pkcs11(options)) => Pkcs11Provider::new(options.clone())
                 .generate_key()
                 .await
-                .map_err(|error| failed(&error)),
-            Some(settings) => Err(failed(&format!(
-                "keys of kind {} are made where they are kept",
+                .map_err(|error| KekError(provider_text(name, error))),
+            Some(settings) => Err(KekError(format!(
+                "provider {name}: keys of kind {} are made where they are kept",
                 settings.kind()
             ))),
-            None => Err(failed(&"not configured here")),
+            None => Err(KekError(provider_text(name, "not configured here"))),
         }
     }
 
@@ -168,16 +171,14 @@ impl Providers {
         root: &RootKey,
         number: u32,
     ) -> Result<RootSlot, StoreError> {
-        let failed =
-            |what: &dyn fmt::Display| StoreError::RootKey(format!("provider {name}: {what}"));
         let configured = self
             .0
             .get(name)
-            .ok_or_else(|| failed(&"not configured here"))?;
+            .ok_or_else(|| provider_error(name, "not configured here"))?;
         let provider = configured
             .provider
             .as_ref()
-            .map_err(|error| failed(error))?;
+            .map_err(|error| provider_error(name, error))?;
         let place = WrapSlot {
             set,
             root: root.id(&set)?,
@@ -187,21 +188,24 @@ impl Providers {
             root: place.root,
             number,
         };
+
         let kind = configured.settings.kind().name();
-        let running = self.uses().begin(ProviderOperation::Wrap, id, name, kind);
-        let wrapped = running.end(
+        let running = self.uses().start(ProviderOperation::Wrap, id, name, kind);
+        let wrapped = running.finish(
             provider
                 .wrap(root.expose(), &place)
                 .await
                 .map_err(UseError::from),
         );
-        let wrapped = wrapped.map_err(|error| failed(&error.reason))?;
+        let wrapped = wrapped.map_err(|error| provider_error(name, error.reason))?;
+
         let needs_holders = provider.kind().needs_holders();
         if !needs_holders {
-            let running = self.uses().begin(ProviderOperation::Unwrap, id, name, kind);
-            let unwrapped = running.end(unwrap_checked(&**provider, &wrapped, place).await);
-            drop(unwrapped.map_err(|error| failed(&error.reason))?);
+            let running = self.uses().start(ProviderOperation::Unwrap, id, name, kind);
+            let unwrapped = running.finish(unwrap_checked(&**provider, &wrapped, place).await);
+            drop(unwrapped.map_err(|error| provider_error(name, error.reason))?);
         }
+
         let fields = configured.settings.public_fields().into_iter();
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -257,35 +261,33 @@ impl Providers {
             root: root.id,
             number: slot.number,
         };
-        let unusable = |reason: String| {
+        let usable = match self.0.get(&slot.provider) {
+            None => Err("not configured here".to_owned()),
+            Some(configured) => configured.provider.as_ref().map_err(ToString::to_string),
+        };
+        let provider = usable.map_err(|reason| {
             let error = UseError {
                 outcome: ProviderOutcome::Settings,
                 reason,
             };
-            self.uses().unusable(id, &slot.provider, &error);
+            self.uses().record_unusable(id, &slot.provider, &error);
             error
-        };
-        let configured = self
-            .0
-            .get(&slot.provider)
-            .ok_or_else(|| unusable("not configured here".to_owned()))?;
-        let provider = configured
-            .provider
-            .as_ref()
-            .map_err(|error| unusable(error.to_string()))?;
+        })?;
+
         if provider.kind().needs_holders() {
-            // Expected at every start: neither a use nor a failure.
+            // This is expected at every start, so it counts neither as a use nor as a failure.
             return Err(ProviderError::NeedsHolders.into());
         }
+
         let running = self
             .uses()
-            .begin(operation, id, &slot.provider, provider.kind().name());
+            .start(operation, id, &slot.provider, provider.kind().name());
         let place = WrapSlot {
             set,
             root: root.id,
             number: slot.number,
         };
-        running.end(unwrap_checked(&**provider, &slot.wrapped, place).await)
+        running.finish(unwrap_checked(&**provider, &slot.wrapped, place).await)
     }
 }
 
@@ -303,15 +305,27 @@ async fn unwrap_checked(
     place: WrapSlot,
 ) -> Result<RootKey, UseError> {
     let root = RootKey::from_bytes(provider.unwrap(wrapped, &place).await?);
-    let other = |reason: String| UseError {
+    let reason = match root.id(&place.set) {
+        Ok(id) if id == place.root => return Ok(root),
+        Ok(_) => "the copy unwraps to another root key".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Err(UseError {
         outcome: ProviderOutcome::OtherRoot,
         reason,
-    };
-    match root.id(&place.set) {
-        Ok(id) if id == place.root => Ok(root),
-        Ok(_) => Err(other("the copy unwraps to another root key".to_owned())),
-        Err(error) => Err(other(error.to_string())),
-    }
+    })
+}
+
+fn provider_text(name: &str, what: impl fmt::Display) -> String {
+    format!("provider {name}: {what}")
+}
+
+fn provider_error(name: &str, what: impl fmt::Display) -> StoreError {
+    StoreError::RootKey(provider_text(name, what))
+}
+
+fn file_error(path: &Path, what: impl fmt::Display) -> KekError {
+    KekError(format!("{}: {what}", path.display()))
 }
 
 /// Finds the KEK of a store, with or without a root key.
@@ -369,10 +383,12 @@ impl Unsealer {
         if let KekSource::File(path) = &config.kek {
             check_kek_file(path)?;
         }
+
         let plain = read_kek(&config.kek).map(Arc::new);
         if let (None, Err(error)) = (&config.kek_providers, &plain) {
             return Err(error.clone());
         }
+
         Ok(Self {
             providers,
             source: config.kek.clone(),
@@ -422,8 +438,8 @@ impl Unsealer {
         copy.write().await;
     }
 
-    /// Has the providers asked at the next load, although the last load failed just before.
-    pub fn ask_again(&self) {
+    /// Lets the next load use the providers, even if the last load failed just before.
+    pub fn retry_at_next_load(&self) {
         self.backoff.end_pauses();
     }
 
@@ -438,69 +454,72 @@ impl Unsealer {
         set: [u8; 16],
         root: &RootEntry,
     ) -> Result<Arc<RootKey>, StoreError> {
-        if let Some(found) = self.kept().get(&root.id) {
-            return Ok(Arc::clone(found));
+        if let Some(root_key) = self.unwrapped().get(&root.id) {
+            return Ok(Arc::clone(root_key));
         }
+
         self.backoff.check(root)?;
         let wipes = self.wipes.load(Ordering::SeqCst);
-        match self.ask_all(set, root).await {
-            Ok(found) => {
-                self.backoff.worked(root);
-                let found = Arc::new(found);
-                let mut kept = self.kept();
+        match self.unwrap_any_slot(set, root).await {
+            Ok(root_key) => {
+                self.backoff.reset(root);
+                let root_key = Arc::new(root_key);
+                let mut unwrapped = self.unwrapped();
                 if self.wipes.load(Ordering::SeqCst) == wipes {
-                    kept.insert(root.id, Arc::clone(&found));
+                    unwrapped.insert(root.id, Arc::clone(&root_key));
                 }
-                Ok(found)
+                Ok(root_key)
             }
             Err(reasons) => {
-                self.backoff.failed(root, &reasons);
+                self.backoff.record_failure(root, &reasons);
                 Err(StoreError::RootKey(reasons))
             }
         }
     }
 
-    /// Asks the providers of all slots side by side, and returns the first right answer, or the
-    /// reasons of all slots.
-    async fn ask_all(&self, set: [u8; 16], root: &RootEntry) -> Result<RootKey, String> {
-        let late = root
+    /// Unwraps the copies in all slots concurrently. Returns the first root key that matches, or the
+    /// failures of all slots.
+    async fn unwrap_any_slot(&self, set: [u8; 16], root: &RootEntry) -> Result<RootKey, String> {
+        // A provider that does not respond in time keeps this reason.
+        let mut reasons: BTreeMap<u32, (&str, String)> = root
             .slots
             .iter()
-            .map(|slot| (slot.number, (&*slot.provider, late_text())));
-        let mut reasons: BTreeMap<u32, (&str, String)> = late.collect();
-        let mut asked = JoinSet::new();
+            .map(|slot| (slot.number, (&*slot.provider, late_text())))
+            .collect();
+        let mut tasks = JoinSet::new();
         let mut numbers = HashMap::new();
         for slot in root.slots.iter().cloned() {
             let providers = Arc::clone(&self.providers);
             let root = root.clone();
             let number = slot.number;
-            let task = asked.spawn(async move { providers.unwrap_slot(set, &root, &slot).await });
+            let task = tasks.spawn(async move { providers.unwrap_slot(set, &root, &slot).await });
             numbers.insert(task.id(), number);
         }
+
         let deadline = Instant::now() + USE_TIME_MAX;
-        while let Ok(Some(answer)) =
-            tokio::time::timeout_at(deadline, asked.join_next_with_id()).await
+        while let Ok(Some(result)) =
+            tokio::time::timeout_at(deadline, tasks.join_next_with_id()).await
         {
-            let (task, reason) = match answer {
-                Ok((_, Ok(found))) => return Ok(found),
+            let (task, reason) = match result {
+                Ok((_, Ok(root_key))) => return Ok(root_key),
                 Ok((task, Err(reason))) => (task, reason),
                 Err(error) => (error.id(), "the provider panicked".to_owned()),
             };
-            if let Some((_, kept)) = numbers
+            if let Some((_, slot_reason)) = numbers
                 .get(&task)
                 .and_then(|number| reasons.get_mut(number))
             {
-                *kept = reason;
+                *slot_reason = reason;
             }
         }
-        let reasons = reasons.into_iter();
-        let reasons = reasons.map(|(number, (provider, reason))| {
-            format!("slot {number} (provider {provider}): {reason}")
-        });
-        Err(format!(
-            "no slot unwraps it: {}",
-            reasons.collect::<Vec<_>>().join("; ")
-        ))
+
+        let reasons: Vec<String> = reasons
+            .into_iter()
+            .map(|(number, (provider, reason))| {
+                format!("slot {number} (provider {provider}): {reason}")
+            })
+            .collect();
+        Err(format!("no slot unwraps it: {}", reasons.join("; ")))
     }
 
     /// Rejects a store without the set of root keys that the anchor names.
@@ -535,24 +554,24 @@ impl Unsealer {
         Err(StoreError::RootKey(what.into()))
     }
 
-    /// Keeps a root key of the record that was unwrapped in another way: by shares.
+    /// Stores a root key of the record that was unwrapped in another way: by shares.
     ///
     /// # Errors
     /// [`StoreError::RootKey`] if it is not the root key of `root`.
-    pub fn keep(
+    pub fn set_unwrapped(
         &self,
         set: [u8; 16],
         root: &RootEntry,
-        found: RootKey,
+        root_key: RootKey,
     ) -> Result<Arc<RootKey>, StoreError> {
-        if found.id(&set)? != root.id {
+        if root_key.id(&set)? != root.id {
             return Err(StoreError::RootKey(
                 "the copy unwraps to another root key".into(),
             ));
         }
-        let found = Arc::new(found);
-        self.kept().insert(root.id, Arc::clone(&found));
-        Ok(found)
+        let root_key = Arc::new(root_key);
+        self.unwrapped().insert(root.id, Arc::clone(&root_key));
+        Ok(root_key)
     }
 
     /// Returns the KEK of the configuration. Reads it again if it was wiped.
@@ -563,21 +582,21 @@ impl Unsealer {
             .clone()
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, BTreeMap<[u8; 16], Arc<RootKey>>> {
+    fn unwrapped(&self) -> std::sync::MutexGuard<'_, BTreeMap<[u8; 16], Arc<RootKey>>> {
         self.unwrapped
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if a later record of the same set was found before. Operations load side by
-    /// side, and one with an older record must not drop the root keys of a newer one.
+    /// Returns true if a later record of the same set was found before. Operations load concurrently,
+    /// and an operation with an older record must not drop the root keys of a newer one.
     async fn is_stale(&self, record: &RootRecord) -> bool {
         let copy = self.copy.lock().await;
         let latest = copy.latest.as_ref().and_then(Option::as_ref);
         latest.is_some_and(|latest| latest.set == record.set && latest.next_slot > record.next_slot)
     }
 
-    async fn note(&self, root: Option<&RootRecord>) {
+    async fn set_record(&self, root: Option<&RootRecord>) {
         self.providers
             .uses()
             .set_record(root, |slot| self.providers.needs_holders(slot));
@@ -587,7 +606,8 @@ impl Unsealer {
             .as_ref()
             .is_none_or(|latest| latest.as_ref() != root)
         {
-            (copy.latest, copy.is_written) = (Some(root.cloned()), false);
+            copy.latest = Some(root.cloned());
+            copy.is_written = false;
         }
         copy.write().await;
     }
@@ -603,15 +623,17 @@ impl FindKek for Unsealer {
                 what: error.0,
             });
         };
+
         let active = self.unseal(record.set, &record.active).await?;
         if let Some(incoming) = &record.incoming {
             // An instance that serves this generation must hold both.
             self.unseal(record.set, &incoming.entry).await?;
         }
+
         let kek = active.kek_with_wrapped_audit(&record.set, &record.wrapped_audit);
-        let altered =
-            |_| StoreError::RootKey("the audit secret does not unwrap under the root key".into());
-        Ok(Arc::new(kek.map_err(altered)?))
+        Ok(Arc::new(kek.map_err(|_| {
+            StoreError::RootKey("the audit secret does not unwrap under the root key".into())
+        })?))
     }
 
     async fn verified(
@@ -622,8 +644,8 @@ impl FindKek for Unsealer {
         self.check_set(state.map(|(_, id)| id.set))?;
         let Some((record, id)) = state else {
             self.check_may_lack_root()?;
-            self.kept().clear();
-            self.note(None).await;
+            self.unwrapped().clear();
+            self.set_record(None).await;
             return Ok(Freshness::Latest);
         };
         let anchored = self.anchored();
@@ -631,6 +653,7 @@ impl FindKek for Unsealer {
             .into_iter()
             .chain(&anchored)
             .filter(|seen| id.contradicts(seen));
+
         if let Some(seen) = contradicted.map(|seen| seen.generation).max() {
             let generation = id.generation;
             if !self.serves_rolled_back {
@@ -639,16 +662,18 @@ impl FindKek for Unsealer {
             tracing::error!(
                 generation,
                 seen,
-                "an older control state was put back; it is served without changes"
+                "the store was restored to an older control state; this engine serves it without changes"
             );
             return Ok(Freshness::RolledBack { seen });
         }
+
         if !self.is_stale(record).await {
-            // Root keys of the past are wiped.
-            self.kept()
+            // Root keys that the record no longer lists are wiped.
+            self.unwrapped()
                 .retain(|id, _| record.roots().any(|root| root.id == *id));
-            self.note(Some(record)).await;
+            self.set_record(Some(record)).await;
         }
+
         if let Some(anchor) = &self.anchor {
             anchor
                 .raise(AnchoredState {
@@ -677,12 +702,12 @@ impl FindKek for Unsealer {
     }
 
     fn wipe(&self) {
-        let mut kept = self.kept();
+        let mut unwrapped = self.unwrapped();
         self.wipes.fetch_add(1, Ordering::SeqCst);
-        kept.clear();
+        unwrapped.clear();
         // No slot is checked while the store is sealed.
         self.providers.uses().set_record(None, |_| false);
-        // With it, the slot of the provider `local` could be unwrapped.
+        // This key could unwrap the slot of the provider `local`.
         *self.plain.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
@@ -712,6 +737,7 @@ impl RecordCopy {
             replace_file(&place.join(ROOT_COPY_FILE), bytes.as_deref())
         })
         .await;
+
         match written.map_err(io::Error::other).flatten() {
             Ok(()) => self.is_written = true,
             Err(error) => {
@@ -765,15 +791,11 @@ fn replace_file_of(
 ) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
 
-    let remove = |path: &Path| match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    };
     let partial = path.with_added_extension("new");
     match content {
-        None => remove(path)?,
+        None => remove_if_present(path)?,
         Some(content) => {
-            remove(&partial)?;
+            remove_if_present(&partial)?;
             let mut file = std::fs::OpenOptions::new()
                 .create_new(true)
                 .write(true)
@@ -792,16 +814,23 @@ fn replace_file_of(
     std::fs::File::open(folder)?.sync_all()
 }
 
-/// Reads a file up to so many bytes.
+fn remove_if_present(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Reads at most `bytes_max` bytes of a file.
 fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    // Without waiting, so that a pipe in place of the file stops nobody.
+    // The open must not block if a pipe is in place of the file.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file = std::fs::OpenOptions::new()
         .read(true)
         .custom_flags(flags)
         .open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
 
     let mut content = Vec::new();
@@ -817,14 +846,17 @@ pub fn copied_record(config: &Config) -> Result<Option<RootRecord>, KekError> {
     let Some(folder) = &config.audit.folder else {
         return Ok(None);
     };
-    let path = folder.join(ROOT_COPY_FILE);
-    let wrong = |error: &dyn fmt::Display| KekError(format!("{}: {error}", path.display()));
-    match read_bounded(&path, COPY_BYTES_MAX) {
+    read_copied_record(&folder.join(ROOT_COPY_FILE))
+}
+
+/// Reads a copied root record. Returns `None` if the file does not exist.
+fn read_copied_record(path: &Path) -> Result<Option<RootRecord>, KekError> {
+    match read_bounded(path, COPY_BYTES_MAX) {
         Ok(record) => RootRecord::parse(&record)
             .map(Some)
-            .map_err(|error| wrong(&error)),
+            .map_err(|error| file_error(path, error)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(wrong(&error)),
+        Err(error) => Err(file_error(path, error)),
     }
 }
 
@@ -840,11 +872,8 @@ pub async fn audit_kek(config: &Config, folder: Option<&Path>) -> Result<Arc<Kek
         .flatten()
     {
         let path = folder.join(ROOT_COPY_FILE);
-        let wrong = |error: &dyn fmt::Display| KekError(format!("{}: {error}", path.display()));
-        let record = match read_bounded(&path, COPY_BYTES_MAX) {
-            Ok(record) => RootRecord::parse(&record).map_err(|error| wrong(&error))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(wrong(&error)),
+        let Some(record) = read_copied_record(&path)? else {
+            continue;
         };
         // The audit secret is under the active root key.
         let record = RootRecord {
@@ -854,7 +883,7 @@ pub async fn audit_kek(config: &Config, folder: Option<&Path>) -> Result<Arc<Kek
         return Unsealer::open_without_anchor(config)?
             .find(Some(&record))
             .await
-            .map_err(|error| wrong(&error));
+            .map_err(|error| file_error(&path, error));
     }
     read_kek(&config.kek).map(Arc::new)
 }

@@ -41,8 +41,9 @@ pub struct Stores {
 async fn blocking<T: Send + 'static>(
     open: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
-    let failed = |_| StoreError::Unavailable("opening it ended early".into());
-    tokio::task::spawn_blocking(open).await.map_err(failed)?
+    tokio::task::spawn_blocking(open)
+        .await
+        .map_err(|_| StoreError::Unavailable("opening it ended early".into()))?
 }
 
 /// Access to the control state.
@@ -64,11 +65,13 @@ impl Stores {
         let state = config.state.clone();
         match state.mode {
             Mode::Stateless => {
-                let open = move || match access {
-                    Access::Serve => FileStore::open_read_only(&state.file),
-                    Access::Change => FileStore::open(&state.file),
-                };
-                let control = Arc::new(blocking(open).await?);
+                let control = Arc::new(
+                    blocking(move || match access {
+                        Access::Serve => FileStore::open_read_only(&state.file),
+                        Access::Change => FileStore::open(&state.file),
+                    })
+                    .await?,
+                );
                 let lanes = EMBEDDED_LANES;
                 Ok(Self {
                     control,
@@ -123,38 +126,43 @@ impl Stores {
         }
     }
 
-    /// Returns the stores as requests use them: lookups and writes go in batches, and writes as
-    /// fast as the store keeps up. Rows of tokens and objects share one throttle. No token value is
-    /// longer than `value_bytes_max`.
+    /// Returns the stores for requests: lookups and writes are batched, and writes are throttled to
+    /// the speed of the store. Rows of tokens and objects share one throttle. Token values have at
+    /// most `value_bytes_max` bytes.
     pub fn batched(
         &self,
         value_bytes_max: usize,
         metrics: &Arc<Metrics>,
     ) -> (Option<Tokens>, Option<Objects>) {
-        let observer = || -> Arc<dyn Observer> { Arc::<Metrics>::clone(metrics) };
+        let observer: Arc<dyn Observer> = Arc::<Metrics>::clone(metrics);
         let throttle = WriteThrottle::new(ThrottleBounds::new(self.lanes));
         let row_bytes_max = value_bytes_max.saturating_add(ROW_BYTES);
         let tokens = self.tokens.as_ref().map(|store| {
-            let store =
-                Coalescer::for_rows(Arc::clone(store), self.lanes, row_bytes_max, observer());
+            let store = Coalescer::for_rows(
+                Arc::clone(store),
+                self.lanes,
+                row_bytes_max,
+                Arc::clone(&observer),
+            );
             Tokens::new(store, throttle.clone(), row_bytes_max, Arc::clone(metrics))
         });
+
         let objects = self.objects.as_ref().map(|store| {
-            let writer = ObjectWriter::new(Arc::clone(store), self.lanes, observer());
+            let writer = ObjectWriter::new(Arc::clone(store), self.lanes, Arc::clone(&observer));
             Objects::new(writer, throttle.clone(), Arc::clone(metrics))
         });
         (tokens, objects)
     }
 
-    /// Counts connections to a database: those that are there, and those that are not.
+    /// Returns a function that counts the open and the missing connections to the database.
     pub fn links(&self) -> impl Fn() -> (usize, usize) + Send + Sync + 'static {
-        // Weak: who looks at it does not keep it open.
+        // A weak reference, so that the function does not keep the store open.
         let postgres = self.postgres.as_ref().map(Arc::downgrade);
         move || {
             postgres
                 .as_ref()
                 .and_then(Weak::upgrade)
-                .map_or((0, 0), |store| store.links())
+                .map_or((0, 0), |store| store.connection_counts())
         }
     }
 

@@ -11,7 +11,7 @@ use crate::jobs::cost::{ExtraWork, OperationKind};
 use crate::jobs::error::RequestFailure;
 use crate::jobs::objects::Objects;
 use crate::jobs::scheduler::AdmissionPermit;
-use crate::jobs::tokens::batch::each;
+use crate::jobs::tokens::batch::run_each;
 use crate::jobs::tokens::now;
 use bytes::Bytes;
 use sealwire_crypto::CannotOpen;
@@ -131,10 +131,9 @@ impl SubjectKeyCache {
         keys: &TokenKeys,
     ) -> Result<Option<&SubjectKey>, CannotOpen> {
         let Some(id) = subject else { return Ok(None) };
-        let open = || self.stored.get(&id).ok_or(CannotOpen)?.open(keys);
         self.opened
             .entry(id)
-            .or_insert_with(open)
+            .or_insert_with(|| self.stored.get(&id).ok_or(CannotOpen)?.open(keys))
             .as_ref()
             .map(Some)
             .map_err(|_| CannotOpen)
@@ -154,15 +153,18 @@ pub(crate) async fn stored_subjects(
     if ids.is_empty() {
         return Ok(StoredSubjects::new());
     }
+
     let view = MapView {
         map: MapId::of_subjects(app),
         generation,
     };
     let now = now();
     let ids: Vec<ObjectId> = ids.into_iter().map(SubjectId::row).collect();
-    let ask =
-        move |store: Arc<dyn ObjectStore>| async move { store.get_objects(now, view, &ids).await };
-    let rows = objects.read(view.map, ask).await?;
+    let rows = objects
+        .read(view.map, move |store| async move {
+            store.get_objects(now, view, &ids).await
+        })
+        .await?;
     let stored = rows.into_iter().flatten().map(StoredSubject::new);
     Ok(stored
         .map(|subject| (subject.id, Arc::new(subject)))
@@ -195,6 +197,7 @@ pub(crate) fn claims_of<'r>(
             return None;
         }
     }
+
     Some(
         versions
             .into_iter()
@@ -231,6 +234,7 @@ impl SubjectKeyLoad {
             key,
         } = self;
         cancel.note_subjects([id.0]);
+
         for _ in 0..TRIES_MAX {
             let stored = stored_subjects(objects, generation, keys.app(), vec![id])
                 .await?
@@ -238,18 +242,17 @@ impl SubjectKeyLoad {
             let app = keys.app();
             let keys = Arc::clone(&keys);
             let time = now();
-            let step = move |()| claim(&keys, id, stored.as_deref(), time);
-            let claimed = each(
+            let claimed = run_each(
                 admission,
                 OperationKind::HASH_TOKENS,
                 cancel,
                 vec![()],
-                step,
+                move |()| claim(&keys, id, stored.as_deref(), time),
             )
             .await?
             .pop();
             let (claim, found) =
-                claimed.ok_or(RequestFailure::Internal("one key was asked for"))??;
+                claimed.ok_or(RequestFailure::Internal("one key was requested"))??;
             if matches!(claim, SubjectClaim::New(_)) {
                 let view = MapView {
                     map: MapId::of_erasures(app),
@@ -294,6 +297,7 @@ pub(crate) fn claim(
             key,
         ));
     }
+
     let version = stored.map_or(0, |stored| stored.version) + 1;
     let generated = SubjectKey::generate(keys, SUBJECTS_COLLECTION, id.0, version);
     let (key, sealed) = generated.map_err(|_| RequestFailure::NoKey)?;
@@ -391,21 +395,27 @@ pub(crate) async fn erasure_step(
         .await?;
     let next = page.last().map(|(map, row)| (*map, row.id));
     let mut by_map: BTreeMap<MapId, Vec<ObjectWrite>> = BTreeMap::new();
-    // An object of a later version belongs to a key that was made after the erasure.
-    let is_erased = |row: &ObjectRow| subject_version(&row.sealed).is_none_or(|of| of < version);
-    for (map, row) in page.into_iter().filter(|(_, row)| is_erased(row)) {
+    // An object of a later version belongs to a key that was created after the erasure.
+    let erased = page
+        .into_iter()
+        .filter(|(_, row)| subject_version(&row.sealed).is_none_or(|of| of < version));
+
+    for (map, row) in erased {
         by_map.entry(map).or_default().push(ObjectWrite::Erase {
             id: row.id,
             sealed: row.sealed,
         });
     }
-    let group = |(map, writes)| ObjectGroup {
-        view: MapView { map, generation },
-        writes,
-        subjects: Vec::new(),
-    };
+
     Ok(ErasureStep {
-        groups: by_map.into_iter().map(group).collect(),
+        groups: by_map
+            .into_iter()
+            .map(|(map, writes)| ObjectGroup {
+                view: MapView { map, generation },
+                writes,
+                subjects: Vec::new(),
+            })
+            .collect(),
         next,
     })
 }
@@ -432,19 +442,6 @@ mod tests {
 
     #[test]
     fn a_row_is_readable_under_the_current_key_of_its_subject_only() {
-        let stored = |version| {
-            let row = key_row(
-                ID,
-                version,
-                1,
-                if version % 2 == 1 {
-                    vec![1]
-                } else {
-                    Vec::new()
-                },
-            );
-            StoredSubjects::from([(ID, Arc::new(StoredSubject::new(row)))])
-        };
         let cases = [
             (None, vec![1, 0, 0, 0, 0], Some(1), true),
             (None, vec![1, 0, 0, 0, 0], None, true),
@@ -458,7 +455,21 @@ mod tests {
             (Some(ID), Vec::new(), Some(1), false),
         ];
         for (subject, sealed, version, expected) in cases {
-            let keys = version.map(stored).unwrap_or_default();
+            let keys = version
+                .map(|version| {
+                    let row = key_row(
+                        ID,
+                        version,
+                        1,
+                        if version % 2 == 1 {
+                            vec![1]
+                        } else {
+                            Vec::new()
+                        },
+                    );
+                    StoredSubjects::from([(ID, Arc::new(StoredSubject::new(row)))])
+                })
+                .unwrap_or_default();
             let readable = ReadableRow::of(row(1, subject, &sealed), &keys);
             assert_eq!(
                 readable.is_some(),

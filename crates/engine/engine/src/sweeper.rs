@@ -26,7 +26,7 @@ use sealwire_telemetry::metrics::{SweepAction, SweepOutcome};
 const LEASE: &str = "sweep";
 /// Time after which another engine gets the lease of an engine that stopped.
 const LEASE_TIME: Duration = Duration::from_secs(60);
-/// Time between two looks at the lease and at the control state during a sweep.
+/// Interval between checks of the lease and of the control state during a sweep.
 const CHECK_PERIOD: Duration = Duration::from_secs(5);
 /// Longest time between two audit records of one map.
 const RECORD_PERIOD: Duration = Duration::from_secs(60);
@@ -36,12 +36,12 @@ const CLOCK_MARGIN_S: u64 = 60;
 const BATCH_ROWS_MAX: usize = 1_000;
 /// Marks of unfinished erasures on one page.
 const MARKS_PER_PAGE: usize = 100;
-/// Time that the sweep leaves to others, as a multiple of the time it took.
+/// Length of the pause after a statement, as a multiple of the statement's time.
 const REST: u32 = 9;
-/// Longest rest after a batch: the lease must not run out.
+/// Longest pause after a batch. The lease must not expire in the meantime.
 const REST_MAX: Duration = Duration::from_secs(30);
 
-/// The rows of one map that were changed alike.
+/// Rows of one map to which the same change was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Swept {
     /// The change.
@@ -56,26 +56,26 @@ pub struct Swept {
     pub rows: u64,
 }
 
-/// Receives an account of all sweeps.
-pub trait Ledger: Send + Sync {
-    /// Returns whether [`Ledger::record`] can keep a record now.
+/// Counts and records the work of sweeps.
+pub trait SweepRecorder: Send + Sync {
+    /// Returns true if [`SweepRecorder::record`] can record now.
     fn is_ready(&self) -> bool;
     /// Counts rows right after they were changed.
     fn count(&self, action: SweepAction, rows: u64);
     /// Records rows that were changed since the last record.
     fn record(&self, swept: &Swept);
     /// Counts a sweep.
-    fn ended(&self, outcome: SweepOutcome);
+    fn count_sweep(&self, outcome: SweepOutcome);
 }
 
 /// Sweeps the token maps and objects of one store.
 pub struct Sweeper<L> {
     control: Control,
     rows: [SweptRows; 2],
-    /// Names this run of this engine; holds the lease.
+    /// Identifies this run of the engine, which holds the lease.
     instance: String,
     options: sealwire_settings::SweepSettings,
-    ledger: L,
+    recorder: L,
     /// Seconds since 1970-01-01 UTC.
     clock: fn() -> u64,
     /// True once the engine drains.
@@ -93,7 +93,7 @@ enum SweptRows {
 type RowId = [u8; 16];
 
 impl SweptRows {
-    /// Returns the first map behind `after` that has rows of this kind.
+    /// Returns the first map after `after` that has rows of this kind.
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
         match self {
             Self::Tokens(store) => store.next_map(after).await,
@@ -133,7 +133,7 @@ impl SweptRows {
     }
 }
 
-/// Why a sweep ended early.
+/// The reason why a sweep ended early.
 enum End {
     Outcome(SweepOutcome),
     Store(StoreError),
@@ -145,14 +145,14 @@ impl From<StoreError> for End {
     }
 }
 
-impl<L: Ledger> Sweeper<L> {
+impl<L: SweepRecorder> Sweeper<L> {
     /// Creates a sweeper; [`Sweeper::run`] sweeps.
     pub fn new(
         control: Control,
         (tokens, objects): (Arc<dyn TokenStore>, Arc<dyn ObjectStore>),
         instance: String,
         options: sealwire_settings::SweepSettings,
-        ledger: L,
+        recorder: L,
         clock: fn() -> u64,
         stop: watch::Receiver<bool>,
     ) -> Self {
@@ -162,7 +162,7 @@ impl<L: Ledger> Sweeper<L> {
             rows,
             instance,
             options,
-            ledger,
+            recorder,
             clock,
             stop,
         }
@@ -174,21 +174,22 @@ impl<L: Ledger> Sweeper<L> {
         if interval.is_zero() {
             return;
         }
-        while self.rest(jittered(interval)).await.is_ok() {
+
+        while self.pause(jittered(interval)).await.is_ok() {
             let outcome = match self.sweep().await {
                 Ok(()) => SweepOutcome::Done,
                 Err(End::Outcome(outcome)) => outcome,
                 Err(End::Store(error)) => {
-                    tracing::warn!(%error, "a sweep of tokens and objects ended early; the next one goes on");
+                    tracing::warn!(%error, "a sweep of tokens and objects failed; the next sweep continues it");
                     SweepOutcome::Failed
                 }
             };
-            self.ledger.ended(outcome);
+            self.recorder.count_sweep(outcome);
         }
     }
 
     /// Sleeps, unless the engine drains.
-    async fn rest(&mut self, time: Duration) -> Result<(), End> {
+    async fn pause(&mut self, time: Duration) -> Result<(), End> {
         tokio::select! {
             biased;
             _ = self.stop.wait_for(|stop| *stop) => Err(End::Outcome(SweepOutcome::Stopped)),
@@ -199,15 +200,16 @@ impl<L: Ledger> Sweeper<L> {
     /// Sweeps every map that has rows.
     async fn sweep(&mut self) -> Result<(), End> {
         let mut states = MapStates::default();
-        self.check(&mut states).await?;
+        self.renew_lease(&mut states).await?;
         let mut checked = Instant::now();
         match self.sweep_erasures(&mut states, &mut checked).await {
             // The rest of the sweep does not wait for a subject whose rows cannot be removed.
             Err(End::Store(error)) => {
-                tracing::warn!(%error, "an erasure of a data subject could not be finished; the next sweep goes on");
+                tracing::warn!(%error, "cannot finish the erasure of a data subject; the next sweep continues it");
             }
             end => end?,
         }
+
         for rows in self.rows.clone() {
             let mut map = None;
             while let Some(next) = rows.next_map(map).await? {
@@ -221,7 +223,7 @@ impl<L: Ledger> Sweeper<L> {
         Ok(())
     }
 
-    /// Finishes the erasures of subjects that a request left.
+    /// Finishes the erasures of subjects that a request started and did not finish.
     async fn sweep_erasures(
         &mut self,
         states: &mut MapStates,
@@ -231,6 +233,7 @@ impl<L: Ledger> Sweeper<L> {
             return Ok(());
         };
         let mut map = None;
+
         while let Some(next) = store.next_object_map(map).await? {
             map = Some(next);
             if next != MapId::of_erasures(next.app) {
@@ -278,35 +281,37 @@ impl<L: Ledger> Sweeper<L> {
         let mut after = None;
         loop {
             if checked.elapsed() >= CHECK_PERIOD {
-                self.check(states).await?;
+                self.renew_lease(states).await?;
                 *checked = Instant::now();
             }
-            let begun = Instant::now();
+            let started = Instant::now();
             let limit = self.page_rows();
             let page = tokens
                 .erase_subject_rows(subject.0, subject.1, version, after, limit)
                 .await?;
-            self.ledger.count(SweepAction::Erased, page.found);
+            self.recorder.count(SweepAction::Erased, page.found);
             *rows += page.found;
             after = page.next;
-            let looked = if after.is_some() {
+            let examined = if after.is_some() {
                 limit as u64
             } else {
                 page.found
             };
-            self.rest(self.pace(looked, begun.elapsed())).await?;
+            self.pause(self.pause_after(examined, started.elapsed()))
+                .await?;
             if after.is_none() {
                 break;
             }
         }
+
         let mut after = None;
         let mut in_pass = 0;
         loop {
             if checked.elapsed() >= CHECK_PERIOD {
-                self.check(states).await?;
+                self.renew_lease(states).await?;
                 *checked = Instant::now();
             }
-            let begun = Instant::now();
+            let started = Instant::now();
             let step = erasure_step(
                 store,
                 states.generation(),
@@ -324,16 +329,18 @@ impl<L: Ledger> Sweeper<L> {
             for result in store.write_objects((self.clock)(), step.groups).await {
                 result?;
             }
-            self.ledger.count(SweepAction::Erased, count);
+            self.recorder.count(SweepAction::Erased, count);
             *rows += count;
             in_pass += count;
-            self.rest(self.pace(count, begun.elapsed())).await?;
+            self.pause(self.pause_after(count, started.elapsed()))
+                .await?;
             after = step.next;
             // A rewrap can have sealed an object again between the two steps of its removal.
             if after.is_none() && std::mem::take(&mut in_pass) == 0 {
                 break;
             }
         }
+
         let writes = vec![ObjectWrite::Delete {
             id: mark.id,
             version: Some(mark.version),
@@ -362,16 +369,17 @@ impl<L: Ledger> Sweeper<L> {
     }
 
     /// Returns the pause after a statement that examined `rows` rows and took this time.
-    fn pace(&self, rows: u64, took: Duration) -> Duration {
+    fn pause_after(&self, rows: u64, took: Duration) -> Duration {
         let pace = Duration::from_secs_f64(rows as f64 / self.options.rows_per_s as f64);
         pace.max(took * REST).min(REST_MAX)
     }
 
     /// Takes or extends the lease, and reads the states of maps if they changed.
-    async fn check(&self, states: &mut MapStates) -> Result<(), End> {
-        if !self.ledger.is_ready() {
+    async fn renew_lease(&self, states: &mut MapStates) -> Result<(), End> {
+        if !self.recorder.is_ready() {
             return Err(End::Outcome(SweepOutcome::Unrecorded));
         }
+
         if !self
             .control
             .store()
@@ -380,11 +388,13 @@ impl<L: Ledger> Sweeper<L> {
         {
             return Err(End::Outcome(SweepOutcome::Elsewhere));
         }
+
         if self.control.generation().await? != states.generation() {
             *states = self.control.map_states().await?;
         }
+
         if let Some(seen) = self.control.store().rolled_back() {
-            // Rows that an older state lets go can be wanted by the one that was seen.
+            // An older state can permit the removal of rows that the newer state, seen before, keeps.
             return Err(StoreError::RolledBack {
                 generation: states.generation(),
                 seen,
@@ -409,35 +419,38 @@ impl<L: Ledger> Sweeper<L> {
         let mut names = (None, None);
         let end = loop {
             if checked.elapsed() >= CHECK_PERIOD {
-                if let Err(end) = self.check(states).await {
+                if let Err(end) = self.renew_lease(states).await {
                     break Err(end);
                 }
                 *checked = Instant::now();
             }
             let now = (self.clock)();
             let state = states.of(map);
-            let Some(sweep) = due(&state, action, now) else {
+            let Some(sweep) = due_sweep(&state, action, now) else {
                 break Ok(());
             };
             names = names_of(&state);
-            let begun = Instant::now();
+            let started = Instant::now();
             let page = match of.sweep(now, map, sweep, after, limit).await {
                 Ok(page) => page,
                 Err(error) => break Err(error.into()),
             };
-            self.ledger.count(action, page.found);
+            self.recorder.count(action, page.found);
             rows += page.found;
             if recorded.elapsed() >= RECORD_PERIOD {
                 self.record(action, map, &names, &mut rows);
                 recorded = Instant::now();
             }
-            // A store without an index looks at all rows of a page to find those that are due.
-            let looked = if page.next.is_some() {
+            // A store without an index examines all rows of a page to find the due rows.
+            let examined = if page.next.is_some() {
                 limit as u64
             } else {
                 page.found
             };
-            if let Err(end) = self.rest(self.pace(looked, begun.elapsed())).await {
+            if let Err(end) = self
+                .pause(self.pause_after(examined, started.elapsed()))
+                .await
+            {
                 break Err(end);
             }
             after = page.next;
@@ -445,6 +458,7 @@ impl<L: Ledger> Sweeper<L> {
                 break Ok(());
             }
         };
+
         self.record(action, map, &names, &mut rows);
         end
     }
@@ -459,9 +473,9 @@ impl<L: Ledger> Sweeper<L> {
                 app,
                 collection,
                 rows,
-                "rows swept"
+                "swept rows"
             );
-            self.ledger.record(&Swept {
+            self.recorder.record(&Swept {
                 action,
                 map,
                 app,
@@ -489,7 +503,7 @@ fn names_of(state: &MapState) -> Names {
 }
 
 /// Returns the change that `action` makes to a map in this state.
-fn due(state: &MapState, action: SweepAction, now: u64) -> Option<Sweep> {
+fn due_sweep(state: &MapState, action: SweepAction, now: u64) -> Option<Sweep> {
     match (state, action) {
         (MapState::Live { .. }, SweepAction::Archived) => Some(Sweep::Archive {
             expired_before: now.saturating_sub(CLOCK_MARGIN_S),

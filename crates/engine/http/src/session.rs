@@ -174,7 +174,7 @@ async fn read_responses(
             }
             Scan::Message(layout) => {
                 let message = buffer.split_to(layout.bytes).freeze();
-                match layout.head {
+                match layout.header {
                     MessageHeader::Response { msgid } => {
                         let waiting = pending
                             .lock()

@@ -34,6 +34,7 @@ use aws_smithy_runtime_api::client::http::{
 use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_types::body::SdkBody;
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use http_body_util::Full;
 use hyper::{Request, Response};
 use sealwire_service::http_client::HttpClientError;
@@ -76,11 +77,13 @@ impl AwsKms {
             connect_timeout: options.connect_timeout,
             request_timeout: options.request_timeout,
         };
+
         let credentials = CredentialsSource {
             credentials: options.credentials.clone(),
             region: options.region.clone(),
             connector: connector.clone(),
         };
+
         let retries = RetryConfig::standard()
             .with_max_attempts(TRIES_MAX)
             .with_initial_backoff(Duration::from_millis(200))
@@ -129,7 +132,8 @@ impl Provider for AwsKms {
         for (name, value) in encryption_context(slot) {
             request = request.encryption_context(name, value);
         }
-        let response = silent(request.send())
+
+        let response = without_logs(request.send())
             .await
             .map_err(|error| provider_error("encrypt", &error))?;
         let wrapped = response
@@ -139,6 +143,7 @@ impl Provider for AwsKms {
         if wrapped.is_empty() || wrapped.len() > CIPHERTEXT_BYTES_MAX.min(WRAPPED_BYTES_MAX) {
             return Err(wrong_answer("encrypt"));
         }
+
         Ok(wrapped)
     }
 
@@ -148,6 +153,7 @@ impl Provider for AwsKms {
             let text = format!("awskms decrypt: a copy has 1 to {CIPHERTEXT_BYTES_MAX} bytes");
             return Err(ProviderError::DoesNotUnwrap(text));
         }
+
         let mut request = self
             .client
             .decrypt()
@@ -156,7 +162,8 @@ impl Provider for AwsKms {
         for (name, value) in encryption_context(slot) {
             request = request.encryption_context(name, value);
         }
-        let response = silent(request.send())
+
+        let response = without_logs(request.send())
             .await
             .map_err(|error| provider_error("decrypt", &error))?;
         let plaintext =
@@ -165,6 +172,7 @@ impl Provider for AwsKms {
         if plaintext.len() != root.len() {
             return Err(wrong_answer("decrypt"));
         }
+
         root.copy_from_slice(&plaintext);
         Ok(root)
     }
@@ -172,28 +180,22 @@ impl Provider for AwsKms {
 
 /// Runs a future of the SDK without its log events. At level `trace` these events contain requests,
 /// and so the root key.
-fn silent<T: Future>(future: T) -> WithDispatch<T> {
+fn without_logs<T: Future>(future: T) -> WithDispatch<T> {
     future.with_subscriber(Dispatch::none())
 }
 
 /// Returns the encryption context of a slot.
 fn encryption_context(slot: &WrapSlot) -> [(&'static str, String); 3] {
-    let hex = |bytes: &[u8]| {
-        bytes
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect::<String>()
-    };
     [
-        ("sealwire-set", hex(&slot.set)),
-        ("sealwire-root", hex(&slot.root)),
+        ("sealwire-set", HEXLOWER.encode(&slot.set)),
+        ("sealwire-root", HEXLOWER.encode(&slot.root)),
         ("sealwire-slot", slot.number.to_string()),
     ]
 }
 
 fn wrong_answer(what: &str) -> ProviderError {
     ProviderError::WrongAnswer(format!(
-        "awskms {what}: the response is not what the KMS API describes"
+        "awskms {what}: the response does not have the form that the KMS API specifies"
     ))
 }
 
@@ -265,28 +267,26 @@ fn response_error(what: &str, status: u16, code: Option<&str>) -> ProviderError 
         None if matches!(status, 401 | 403) => Some(CodeMeaning::Denied),
         None => None,
     };
+
     let code = known.map_or("an unknown error", |(code, _)| *code);
-    let text = |phrase: &str| format!("awskms {what}: status {status}, {code}: {phrase}");
+    let phrase = match meaning {
+        Some(CodeMeaning::Denied) => "the credentials do not permit this",
+        Some(CodeMeaning::Clock) => "the secret access key or this machine's clock is wrong",
+        Some(CodeMeaning::NotFound) => "the key is missing, disabled or to be deleted",
+        Some(CodeMeaning::DoesNotUnwrap) => "the copy does not unwrap",
+        Some(CodeMeaning::Settings) => "the key must be symmetric, for encryption",
+        Some(CodeMeaning::Unavailable) => "the service failed or throttles",
+        None => "an unexpected response",
+    };
+
+    let text = format!("awskms {what}: status {status}, {code}: {phrase}");
     match meaning {
-        Some(CodeMeaning::Denied) => {
-            ProviderError::Denied(text("the credentials do not permit this"))
-        }
-        Some(CodeMeaning::Clock) => ProviderError::Denied(text(
-            "the secret access key or this machine's clock is wrong",
-        )),
-        Some(CodeMeaning::NotFound) => {
-            ProviderError::NotFound(text("the key is not there, disabled or to be deleted"))
-        }
-        Some(CodeMeaning::DoesNotUnwrap) => {
-            ProviderError::DoesNotUnwrap(text("the copy does not unwrap"))
-        }
-        Some(CodeMeaning::Settings) => {
-            ProviderError::Settings(text("the key must be symmetric, for encryption"))
-        }
-        Some(CodeMeaning::Unavailable) => {
-            ProviderError::Unavailable(text("the service failed or throttles"))
-        }
-        None => ProviderError::WrongAnswer(text("an unexpected response")),
+        Some(CodeMeaning::Denied | CodeMeaning::Clock) => ProviderError::Denied(text),
+        Some(CodeMeaning::NotFound) => ProviderError::NotFound(text),
+        Some(CodeMeaning::DoesNotUnwrap) => ProviderError::DoesNotUnwrap(text),
+        Some(CodeMeaning::Settings) => ProviderError::Settings(text),
+        Some(CodeMeaning::Unavailable) => ProviderError::Unavailable(text),
+        None => ProviderError::WrongAnswer(text),
     }
 }
 
@@ -298,6 +298,7 @@ where
     if let SdkError::ServiceError(service) = error {
         return response_error(what, service.raw().status().as_u16(), service.err().code());
     }
+
     let mut source: Option<&(dyn StdError + 'static)> = Some(error);
     while let Some(cause) = source {
         if let Some(error) = cause.downcast_ref::<ConnectorFailure>() {
@@ -305,6 +306,7 @@ where
         }
         source = cause.source();
     }
+
     match error {
         SdkError::TimeoutError(_) | SdkError::DispatchFailure(_) => {
             ProviderError::Unavailable(format!("awskms {what}: no response in time"))
@@ -359,20 +361,17 @@ impl SdkConnector {
             connect_timeout: self.connect_timeout,
             request_timeout: self.request_timeout,
         };
+
         client.send(request).await
     }
 
-    async fn call(self, request: HttpRequest) -> Result<HttpResponse, ConnectorError> {
-        let unusable = || {
-            let error = ProviderError::Settings(
-                "awskms: the SDK made a request that cannot be sent".into(),
-            );
-            ConnectorError::user(Box::new(ConnectorFailure(error)))
-        };
-        let request = request.try_into_http1x().map_err(|_| unusable())?;
+    async fn call_sdk(self, request: HttpRequest) -> Result<HttpResponse, ConnectorError> {
+        let request = request
+            .try_into_http1x()
+            .map_err(|_| invalid_sdk_request())?;
         let (parts, body) = request.into_parts();
         // Wiped on drop, because the body of an encryption request contains the root key.
-        let body = Zeroizing::new(body.bytes().ok_or_else(unusable)?.to_vec());
+        let body = Zeroizing::new(body.bytes().ok_or_else(invalid_sdk_request)?.to_vec());
         let request = Request::from_parts(parts, Full::new(Bytes::from_owner(body)));
         let response = self.send(request).await.map_err(connector_error)?;
         let mut converted = Response::new(SdkBody::from(Bytes::from_owner(response.body)));
@@ -383,14 +382,17 @@ impl SdkConnector {
     }
 }
 
+fn invalid_sdk_request() -> ConnectorError {
+    let text = "awskms: the SDK made a request that cannot be sent".to_owned();
+    ConnectorError::user(Box::new(ConnectorFailure(ProviderError::Settings(text))))
+}
+
 /// Converts an error for the SDK, which retries temporary errors.
 fn connector_error(error: HttpError) -> ConnectorError {
-    let (is_transient, is_timeout) = (
-        error.is_transient(),
-        matches!(
-            error,
-            HttpError::Exchange(HttpClientError::Timeout(_) | HttpClientError::ConnectTimeout(_))
-        ),
+    let is_transient = error.is_transient();
+    let is_timeout = matches!(
+        error,
+        HttpError::Exchange(HttpClientError::Timeout(_) | HttpClientError::ConnectTimeout(_))
     );
     let failure = Box::new(ConnectorFailure(error.into_provider_error("awskms")));
     match (is_transient, is_timeout) {
@@ -402,7 +404,7 @@ fn connector_error(error: HttpError) -> ConnectorError {
 
 impl HttpConnector for SdkConnector {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
-        HttpConnectorFuture::new(self.clone().call(request))
+        HttpConnectorFuture::new(self.clone().call_sdk(request))
     }
 }
 

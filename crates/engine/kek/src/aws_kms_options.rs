@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::ProviderError;
 use crate::https::{ProviderOrigin, check_timeout};
+use crate::{ProviderError, settings_error};
 
 /// The KMS key that wraps, and the endpoint and credentials to use. Contains no secret: secrets are
 /// in files or in the environment.
@@ -52,15 +52,22 @@ impl AwsKmsOptions {
 
     /// Checks the options. Errors name an option by its setting.
     pub(crate) fn check(&self) -> Result<(), ProviderError> {
-        let bad = |text: &str| Err(ProviderError::Settings(text.into()));
-        let is_graphic = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
         if self.key_id.is_empty() || self.key_id.len() > 2_048 || !is_graphic(&self.key_id) {
-            return bad("awskms.key_id must have 1 to 2048 printable characters");
+            return Err(settings_error(
+                "awskms.key_id must have 1 to 2048 printable characters",
+            ));
         }
-        let is_region =
-            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        if self.region.is_empty() || self.region.len() > 64 || !self.region.bytes().all(is_region) {
-            return bad("awskms.region must be the name of a region, such as eu-central-1");
+
+        if self.region.is_empty()
+            || self.region.len() > 64
+            || !self
+                .region
+                .bytes()
+                .all(|byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        {
+            return Err(settings_error(
+                "awskms.region must be the name of a region, such as eu-central-1",
+            ));
         }
         let endpoint = self.endpoint_url.as_deref();
         let encrypted = endpoint.map_or(Ok::<_, ProviderError>(true), |url| {
@@ -68,8 +75,9 @@ impl AwsKmsOptions {
         })?;
         let encrypted_sts = self.credentials.check()?;
         if (encrypted || encrypted_sts) && self.ca.is_none() {
-            return bad("awskms.ca is required for https://");
+            return Err(settings_error("awskms.ca is required for https://"));
         }
+
         check_timeout("awskms.connect_timeout_ms", self.connect_timeout)?;
         check_timeout("awskms.request_timeout_ms", self.request_timeout)?;
         Ok(())
@@ -108,17 +116,18 @@ pub enum AwsCredentials {
 impl AwsCredentials {
     /// Checks the options. Returns true if they need a connection with TLS.
     fn check(&self) -> Result<bool, ProviderError> {
-        let bad = |text: &str| Err(ProviderError::Settings(text.into()));
         match self {
             Self::Environment => Ok(false),
             Self::File { profile, .. }
                 if profile.is_empty() || profile.contains(['[', ']', '\n']) =>
             {
-                bad("awskms.profile must be the name of a profile")
+                Err(settings_error(
+                    "awskms.profile must be the name of a profile",
+                ))
             }
             Self::File { .. } => Ok(false),
             Self::WebIdentity { role_arn, .. } if !(20..=2_048).contains(&role_arn.len()) => {
-                bad("awskms.role_arn must be the ARN of a role")
+                Err(settings_error("awskms.role_arn must be the ARN of a role"))
             }
             Self::WebIdentity {
                 sts_endpoint_url, ..
@@ -130,4 +139,8 @@ impl AwsCredentials {
             }
         }
     }
+}
+
+fn is_graphic(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_graphic())
 }

@@ -63,37 +63,48 @@ pub(crate) struct ProviderOrigin {
 impl ProviderOrigin {
     /// Parses `https://host[:port]`, or `http://` with a host on this machine.
     pub(crate) fn parse(url: &str, key: &str) -> Result<Self, ProviderError> {
-        let bad = |what: &str| ProviderError::Settings(format!("{key} {what}"));
         let uri: Uri = url
             .parse()
-            .map_err(|_| bad("is no URL such as https://host:8200"))?;
+            .map_err(|_| invalid_url(key, "must be a URL such as https://host:8200"))?;
         let tls = match uri.scheme_str() {
             Some("https") => true,
             Some("http") => false,
-            _ => return Err(bad("must begin with https://")),
+            _ => return Err(invalid_url(key, "must start with https://")),
         };
-        let authority = uri.authority().ok_or_else(|| bad("names no host"))?;
+
+        let authority = uri
+            .authority()
+            .ok_or_else(|| invalid_url(key, "must contain a host"))?;
         // The parser drops a fragment.
         if !matches!(uri.path(), "" | "/") || uri.query().is_some() || url.contains('#') {
-            return Err(bad("must not have a path, a query or a fragment"));
-        }
-        if authority.as_str().contains('@') {
-            return Err(bad("must not hold a credential"));
-        }
-        if authority.host().is_empty() {
-            return Err(bad("names no host"));
-        }
-        let default_port = if tls { 443 } else { 80 };
-        let origin =
-            Origin::new(authority, default_port).ok_or_else(|| bad("has no usable port"))?;
-        if ServerName::try_from(origin.host.as_str()).is_err() {
-            return Err(bad("must name a DNS name or an IP address"));
-        }
-        if !tls && !is_loopback(&origin.host) {
-            return Err(bad(
-                "must begin with https:// unless the host is localhost, 127.0.0.0/8 or ::1",
+            return Err(invalid_url(
+                key,
+                "must not have a path, a query or a fragment",
             ));
         }
+
+        if authority.as_str().contains('@') {
+            return Err(invalid_url(key, "must not contain a credential"));
+        }
+
+        if authority.host().is_empty() {
+            return Err(invalid_url(key, "must contain a host"));
+        }
+
+        let default_port = if tls { 443 } else { 80 };
+        let origin = Origin::new(authority, default_port)
+            .ok_or_else(|| invalid_url(key, "must have a port from 1 to 65535"))?;
+        if ServerName::try_from(origin.host.as_str()).is_err() {
+            return Err(invalid_url(key, "must name a DNS name or an IP address"));
+        }
+
+        if !tls && !is_loopback(&origin.host) {
+            return Err(invalid_url(
+                key,
+                "must start with https:// unless the host is localhost, 127.0.0.0/8 or ::1",
+            ));
+        }
+
         Ok(Self { tls, origin })
     }
 
@@ -101,6 +112,10 @@ impl ProviderOrigin {
     pub(crate) fn tls(&self) -> bool {
         self.tls
     }
+}
+
+fn invalid_url(key: &str, what: &str) -> ProviderError {
+    ProviderError::Settings(format!("{key} {what}"))
 }
 
 /// Certificate files of a client, all PEM.
@@ -209,6 +224,7 @@ impl HttpsClient {
         } else {
             Transport::Loopback
         };
+
         let mut connection =
             HttpConnection::open(&self.origin.origin, &transport, self.connect_timeout).await?;
         let (parts, body) = connection.send(request).await?.into_parts();
@@ -250,10 +266,10 @@ mod tests {
     #[test]
     fn other_urls_are_invalid() {
         for (url, part) in [
-            ("", "is no URL"),
-            ("vault.example:8200", "must begin"),
-            ("/v1", "must begin"),
-            ("ftp://vault.example", "must begin"),
+            ("", "must be a URL"),
+            ("vault.example:8200", "must start"),
+            ("/v1", "must start"),
+            ("ftp://vault.example", "must start"),
             ("http://vault.example:8200", "unless the host"),
             ("http://10.0.0.1", "unless the host"),
             ("http://0.0.0.0", "unless the host"),

@@ -53,6 +53,11 @@ fn reject_long(wrapped: &[u8]) -> Result<(), ProviderError> {
     )))
 }
 
+/// Returns the error for options that cannot be used. `text` names the setting.
+fn settings_error(text: &str) -> ProviderError {
+    ProviderError::Settings(text.into())
+}
+
 /// The place of a wrapped copy. The provider authenticates these fields, which are not secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrapSlot {

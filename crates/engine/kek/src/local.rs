@@ -44,12 +44,12 @@ impl FileProvider {
         &self.path
     }
 
-    async fn kek(&self) -> Result<LocalKek, ProviderError> {
+    async fn read_kek(&self) -> Result<LocalKek, ProviderError> {
         let path = self.path.clone();
-        let read =
-            move || LocalKek::parse(&read_secret_file(&path)?, || path.display().to_string());
         self.reader
-            .run(&self.path.display().to_string(), read)
+            .run(&self.path.display().to_string(), move || {
+                LocalKek::parse(&read_secret_file(&path)?, || path.display().to_string())
+            })
             .await
     }
 }
@@ -61,12 +61,12 @@ impl Provider for FileProvider {
     }
 
     async fn wrap(&self, root: &RootBytes, slot: &WrapSlot) -> Result<Vec<u8>, ProviderError> {
-        self.kek().await?.wrap(root, slot)
+        self.read_kek().await?.wrap(root, slot)
     }
 
     async fn unwrap(&self, wrapped: &[u8], slot: &WrapSlot) -> Result<RootBytes, ProviderError> {
         reject_long(wrapped)?;
-        self.kek().await?.unwrap(wrapped, slot)
+        self.read_kek().await?.unwrap(wrapped, slot)
     }
 }
 
@@ -84,11 +84,11 @@ impl EnvironmentProvider {
         Self { variable }
     }
 
-    fn kek(&self) -> Result<LocalKek, ProviderError> {
-        let place = || format!("environment variable {}", self.variable);
+    fn read_kek(&self) -> Result<LocalKek, ProviderError> {
+        let place = format!("environment variable {}", self.variable);
         let text = std::env::var_os(&self.variable)
-            .ok_or_else(|| ProviderError::NotFound(place() + ": not set"))?;
-        LocalKek::parse(&Zeroizing::new(text.into_encoded_bytes()), place)
+            .ok_or_else(|| ProviderError::NotFound(format!("{place}: not set")))?;
+        LocalKek::parse(&Zeroizing::new(text.into_encoded_bytes()), || place)
     }
 }
 
@@ -99,12 +99,12 @@ impl Provider for EnvironmentProvider {
     }
 
     async fn wrap(&self, root: &RootBytes, slot: &WrapSlot) -> Result<Vec<u8>, ProviderError> {
-        self.kek()?.wrap(root, slot)
+        self.read_kek()?.wrap(root, slot)
     }
 
     async fn unwrap(&self, wrapped: &[u8], slot: &WrapSlot) -> Result<RootBytes, ProviderError> {
         reject_long(wrapped)?;
-        self.kek()?.unwrap(wrapped, slot)
+        self.read_kek()?.unwrap(wrapped, slot)
     }
 }
 
@@ -117,7 +117,8 @@ struct LocalKek {
 }
 
 impl LocalKek {
-    fn parse(text: &[u8], place: impl Fn() -> String) -> Result<Self, ProviderError> {
+    fn parse(text: &[u8], place: impl FnOnce() -> String) -> Result<Self, ProviderError> {
+        let place = place();
         let digits = text.trim_ascii();
         let mut bytes = Box::new(Zeroizing::new([0; 32]));
         if digits.len() != 64
@@ -126,13 +127,10 @@ impl LocalKek {
                 .is_err()
         {
             return Err(ProviderError::Settings(
-                place() + ": must hold 64 hexadecimal digits",
+                place + ": must hold 64 hexadecimal digits",
             ));
         }
-        Ok(Self {
-            bytes,
-            place: place(),
-        })
+        Ok(Self { bytes, place })
     }
 
     fn aead(&self) -> Result<LessSafeKey, ProviderError> {
@@ -160,16 +158,10 @@ impl LocalKek {
     }
 
     fn unwrap(&self, wrapped: &[u8], slot: &WrapSlot) -> Result<RootBytes, ProviderError> {
-        let altered = || {
-            ProviderError::DoesNotUnwrap(format!(
-                "{}: the copy was altered, or is another key's",
-                self.place
-            ))
-        };
-        let wrapped: &[u8; COPY_BYTES] = wrapped.try_into().map_err(|_| altered())?;
+        let wrapped: &[u8; COPY_BYTES] = wrapped.try_into().map_err(|_| self.copy_rejected())?;
         let (nonce, sealed) = wrapped
             .split_first_chunk::<NONCE_BYTES>()
-            .ok_or_else(altered)?;
+            .ok_or_else(|| self.copy_rejected())?;
         let mut data = Zeroizing::new(sealed.to_vec());
         let plain = self
             .aead()?
@@ -178,10 +170,17 @@ impl LocalKek {
                 Aad::from(slot.aad()),
                 &mut data,
             )
-            .map_err(|_| altered())?;
+            .map_err(|_| self.copy_rejected())?;
         let mut root = RootBytes::default();
         root.copy_from_slice(plain);
         Ok(root)
+    }
+
+    fn copy_rejected(&self) -> ProviderError {
+        ProviderError::DoesNotUnwrap(format!(
+            "{}: the copy was altered, or is another key's",
+            self.place
+        ))
     }
 
     fn library_failed(&self) -> ProviderError {

@@ -116,15 +116,20 @@ impl Pkcs11Provider {
         work: impl FnOnce(&mut Module) -> Result<T, ProviderError> + Send + 'static,
     ) -> Result<T, ProviderError> {
         let limited = async {
-            let find = async || {
-                let module = self.options.module.clone();
-                self.reader
-                    .run(&self.place(), move || queue_of(&module))
-                    .await
-            };
-            self.call_in(self.queue.get_or_try_init(find).await?, work)
-                .await
+            self.call_in(
+                self.queue
+                    .get_or_try_init(async || {
+                        let module = self.options.module.clone();
+                        self.reader
+                            .run(&self.place(), move || queue_of(&module))
+                            .await
+                    })
+                    .await?,
+                work,
+            )
+            .await
         };
+
         tokio::time::timeout(self.time_limit, limited)
             .await
             .unwrap_or_else(|_| {
@@ -152,7 +157,7 @@ impl Pkcs11Provider {
         let job: ModuleJob = Box::new(move |thread| {
             if !reply.is_closed() {
                 // If the caller was dropped, a root key in the result is wiped.
-                let _ = reply.send(thread.module().and_then(work));
+                let _ = reply.send(thread.loaded_module().and_then(work));
             }
         });
         queue.try_send(job).map_err(|error| match error {
@@ -160,15 +165,14 @@ impl Pkcs11Provider {
                 "{}: {QUEUE_MAX} calls wait already",
                 self.place()
             )),
-            TrySendError::Disconnected(_) => ended(&self.options.module),
+            TrySendError::Disconnected(_) => thread_ended(&self.options.module),
         })?;
-        let panicked = |_| {
+        result.await.unwrap_or_else(|_| {
             Err(ProviderError::Unavailable(format!(
                 "{}: the call panicked",
                 self.place()
             )))
-        };
-        result.await.unwrap_or_else(panicked)
+        })
     }
 }
 
@@ -179,14 +183,18 @@ impl Provider for Pkcs11Provider {
     }
 
     async fn wrap(&self, root: &RootBytes, slot: &WrapSlot) -> Result<Vec<u8>, ProviderError> {
-        let (options, root, aad) = (Arc::clone(&self.options), root.clone(), slot.aad());
+        let options = Arc::clone(&self.options);
+        let root = root.clone();
+        let aad = slot.aad();
         self.call(move |module| module.wrap(&options, &root, &aad))
             .await
     }
 
     async fn unwrap(&self, wrapped: &[u8], slot: &WrapSlot) -> Result<RootBytes, ProviderError> {
         reject_long(wrapped)?;
-        let (options, wrapped, aad) = (Arc::clone(&self.options), wrapped.to_vec(), slot.aad());
+        let options = Arc::clone(&self.options);
+        let wrapped = wrapped.to_vec();
+        let aad = slot.aad();
         self.call(move |module| module.unwrap(&options, &wrapped, &aad))
             .await
     }
@@ -204,7 +212,7 @@ struct ModuleThread {
 }
 
 impl ModuleThread {
-    fn module(&mut self) -> Result<&mut Module, ProviderError> {
+    fn loaded_module(&mut self) -> Result<&mut Module, ProviderError> {
         match &mut self.module {
             Some(module) => Ok(module),
             none => Ok(none.insert(Module::load(&self.path)?)),
@@ -213,7 +221,7 @@ impl ModuleThread {
 
     fn run(&mut self, jobs: &Receiver<ModuleJob>) {
         for job in jobs {
-            let Some(_call) = RunningRequest::begin() else {
+            let Some(_call) = RunningRequest::start() else {
                 return;
             };
             // The caller notices a panic by its dropped response channel. Sessions can be in the
@@ -231,12 +239,12 @@ impl ModuleThread {
 struct Calls {
     running: usize,
     /// True during shutdown. No further call starts.
-    is_ending: bool,
+    is_shutting_down: bool,
 }
 
 static CALLS: Mutex<Calls> = Mutex::new(Calls {
     running: 0,
-    is_ending: false,
+    is_shutting_down: false,
 });
 static CALL_ENDED: Condvar = Condvar::new();
 
@@ -244,10 +252,10 @@ static CALL_ENDED: Condvar = Condvar::new();
 struct RunningRequest(());
 
 impl RunningRequest {
-    fn begin() -> Option<Self> {
+    fn start() -> Option<Self> {
         let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
-        calls.running += usize::from(!calls.is_ending);
-        (!calls.is_ending).then(|| Self(()))
+        calls.running += usize::from(!calls.is_shutting_down);
+        (!calls.is_shutting_down).then(|| Self(()))
     }
 }
 
@@ -263,9 +271,13 @@ impl Drop for RunningRequest {
 /// continue after their caller is dropped, for instance because another slot answered first.
 pub fn end_calls() {
     let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
-    calls.is_ending = true;
+    calls.is_shutting_down = true;
     let limit = Duration::from_secs(CALL_SECONDS_MAX);
     drop(CALL_ENDED.wait_timeout_while(calls, limit, |calls| calls.running > 0));
+}
+
+fn missing_module(module: &Path, error: &std::io::Error) -> ProviderError {
+    ProviderError::NotFound(format!("module {}: {error}", module.display()))
 }
 
 /// Returns the queue of a module. Starts the module's thread if it does not run yet. Threads run
@@ -273,15 +285,15 @@ pub fn end_calls() {
 fn queue_of(module: &Path) -> Result<ModuleQueue, ProviderError> {
     static QUEUES: LazyLock<Mutex<HashMap<(u64, u64), ModuleQueue>>> =
         LazyLock::new(Mutex::default);
-    let missing = |error| ProviderError::NotFound(format!("module {}: {error}", module.display()));
-    let path = fs::canonicalize(module).map_err(missing)?;
+    let path = fs::canonicalize(module).map_err(|error| missing_module(module, &error))?;
     // Paths to the same file are one module, also through hard links.
-    let metadata = fs::metadata(&path).map_err(missing)?;
+    let metadata = fs::metadata(&path).map_err(|error| missing_module(module, &error))?;
     let file = (metadata.dev(), metadata.ino());
     let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(queue) = queues.get(&file) {
         return Ok(queue.clone());
     }
+
     let (queue, jobs) = mpsc::sync_channel(QUEUE_MAX);
     let mut thread = ModuleThread { path, module: None };
     thread::Builder::new()
@@ -296,7 +308,7 @@ fn queue_of(module: &Path) -> Result<ModuleQueue, ProviderError> {
 
 /// Returns the error for a module whose thread has ended. The thread is not replaced, because a
 /// second context of the module would break.
-fn ended(module: &Path) -> ProviderError {
+fn thread_ended(module: &Path) -> ProviderError {
     ProviderError::Unavailable(format!(
         "module {}: its thread ended; restart the program",
         module.display()

@@ -222,14 +222,18 @@ impl RecoveryPublicKey {
         if bytes.len() != BODY_BYTES + CHECKSUM_BYTES {
             return Err(PublicKeyError::Form);
         }
+
         let (body, sum) = bytes.split_at(BODY_BYTES);
         if sum != checksum(body) {
             return Err(PublicKeyError::Checksum);
         }
+
         if body[0] != VERSION {
             return Err(PublicKeyError::Version(body[0]));
         }
-        let (mut set, mut id) = ([0; 16], [0; 5]);
+
+        let mut set = [0; 16];
+        let mut id = [0; 5];
         set.copy_from_slice(&body[1..17]);
         id.copy_from_slice(&body[17..22]);
         let key = HybridPublicKey::from_bytes(&body[22..]).map_err(|_| PublicKeyError::Key)?;
@@ -251,8 +255,10 @@ impl RecoveryPublicKey {
                         `sealwire recovery create` makes one for this store";
             return Err(ProviderError::Settings(text.into()));
         }
-        let failed = |_| ProviderError::Unavailable("the crypto library failed".into());
-        let sealed = self.key.seal_copy(root, &slot.aad()).map_err(failed)?;
+        let sealed = self
+            .key
+            .seal_copy(root, &slot.aad())
+            .map_err(|_| ProviderError::Unavailable("the crypto library failed".into()))?;
         Ok([&[VERSION][..], self.key.id().as_bytes(), &sealed].concat())
     }
 }
@@ -312,14 +318,18 @@ impl Provider for SharesProvider {
     }
 
     async fn wrap(&self, root: &RootBytes, slot: &WrapSlot) -> Result<Vec<u8>, ProviderError> {
-        let (path, place) = (self.path.clone(), self.path.display().to_string());
-        let read = move || {
-            let bytes = read_public(&path)?;
-            let text = std::str::from_utf8(&bytes).map_err(|_| PublicKeyError::Form);
-            let wrong = |error| ProviderError::Settings(format!("{}: {error}", path.display()));
-            text.and_then(RecoveryPublicKey::parse).map_err(wrong)
-        };
-        self.reader.run(&place, read).await?.wrap(root, slot)
+        let path = self.path.clone();
+        let place = self.path.display().to_string();
+        self.reader
+            .run(&place, move || {
+                let bytes = read_public(&path)?;
+                let text = std::str::from_utf8(&bytes).map_err(|_| PublicKeyError::Form);
+                text.and_then(RecoveryPublicKey::parse).map_err(|error| {
+                    ProviderError::Settings(format!("{}: {error}", path.display()))
+                })
+            })
+            .await?
+            .wrap(root, slot)
     }
 
     /// Always fails, because a public key cannot unwrap.

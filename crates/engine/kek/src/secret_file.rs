@@ -47,30 +47,28 @@ impl FileReader {
         place: &str,
         read: impl FnOnce() -> Result<T, ProviderError> + Send + 'static,
     ) -> Result<T, ProviderError> {
-        let aborted = || ProviderError::Unavailable(format!("{place}: reading was aborted"));
         let reading = async {
             let permit = Arc::clone(&self.permit)
                 .acquire_owned()
                 .await
-                .map_err(|_| aborted())?;
-            let work = move || {
+                .map_err(|_| reading_aborted(place))?;
+            tokio::task::spawn_blocking(move || {
                 let result = read();
                 // The thread holds the permit, because the read continues after its call timed out.
                 drop(permit);
                 result
-            };
-            tokio::task::spawn_blocking(work)
-                .await
-                .unwrap_or_else(|_| Err(aborted()))
+            })
+            .await
+            .unwrap_or_else(|_| Err(reading_aborted(place)))
         };
-        let late = |_| {
-            Err(ProviderError::Unavailable(format!(
-                "{place}: not read within {READ_SECONDS_MAX} seconds"
-            )))
-        };
+
         tokio::time::timeout(Duration::from_secs(READ_SECONDS_MAX), reading)
             .await
-            .unwrap_or_else(late)
+            .unwrap_or_else(|_| {
+                Err(ProviderError::Unavailable(format!(
+                    "{place}: not read within {READ_SECONDS_MAX} seconds"
+                )))
+            })
     }
 
     /// Takes the permit of the reader, to simulate a read that hangs.
@@ -78,6 +76,10 @@ impl FileReader {
     pub(crate) fn block(&self) -> tokio::sync::OwnedSemaphorePermit {
         Arc::clone(&self.permit).try_acquire_owned().unwrap()
     }
+}
+
+fn reading_aborted(place: &str) -> ProviderError {
+    ProviderError::Unavailable(format!("{place}: reading was aborted"))
 }
 
 /// Reads a secret file of at most [`SECRET_FILE_BYTES_MAX`] bytes. Blocks on the file system.

@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use data_encoding::HEXLOWER_PERMISSIVE;
+use sealwire_service::settings::{ends_in_key, is_key};
 use sealwire_service::trusted_file::FileKind;
 
 use crate::{
@@ -575,16 +576,7 @@ fn variable(name: &str) -> Result<(), &'static str> {
 }
 
 fn file_path(path: &str) -> Result<(), &'static str> {
-    let last = path.trim_end_matches('/').rsplit('/').next();
-    ensure(
-        !last.is_some_and(is_key),
-        "must be a path, not a key itself",
-    )
-}
-
-/// Returns true if a text is a KEK.
-fn is_key(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+    ensure(!ends_in_key(path), "must be a path, not a key itself")
 }
 
 fn key_id(text: &str) -> Result<Vec<u8>, &'static str> {

@@ -179,6 +179,7 @@ impl Share {
             place.copy_from_slice(field);
             rest = after;
         }
+
         let sum = checksum(&bytes[..BODY_BYTES]);
         bytes[BODY_BYTES..].copy_from_slice(&sum);
         // A single allocation, because a growing text would leave copies that are not wiped.
@@ -202,6 +203,7 @@ impl Share {
         if BASE64URL_NOPAD.decode_len(digits.len()) != Ok(BINARY_BYTES) {
             return Err(ShareError::Form);
         }
+
         BASE64URL_NOPAD
             .decode_mut(digits, &mut bytes[..])
             .map_err(|_| ShareError::Form)?;
@@ -209,10 +211,12 @@ impl Share {
         if sum != checksum(body) {
             return Err(ShareError::Checksum);
         }
+
         if body[0] != VERSION {
             return Err(ShareError::Version(body[0]));
         }
-        let [threshold, total, index] = array(body, 26);
+
+        let [threshold, total, index] = array_at(body, 26);
         if threshold < THRESHOLD_MIN || threshold > total || index == 0 || index > total {
             return Err(ShareError::Numbers {
                 index,
@@ -220,12 +224,13 @@ impl Share {
                 threshold,
             });
         }
+
         let mut value = Zeroizing::new([0; 32]);
         value.copy_from_slice(&body[29..]);
         Ok(Self {
-            set: array(body, 1),
-            key: array(body, 17),
-            split: array(body, 22),
+            set: array_at(body, 1),
+            key: array_at(body, 17),
+            split: array_at(body, 22),
             threshold,
             total,
             index,
@@ -262,11 +267,11 @@ impl fmt::Debug for Share {
 
 /// Returns the first 4 bytes of the SHA-256.
 fn checksum(body: &[u8]) -> [u8; CHECKSUM_BYTES] {
-    array(digest(&SHA256, body).as_ref(), 0)
+    array_at(digest(&SHA256, body).as_ref(), 0)
 }
 
 /// Copies `N` bytes from `from`. Panics if there are fewer.
-fn array<const N: usize>(bytes: &[u8], from: usize) -> [u8; N] {
+fn array_at<const N: usize>(bytes: &[u8], from: usize) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(&bytes[from..from + N]);
     array
@@ -288,6 +293,7 @@ pub fn split(
     if threshold < THRESHOLD_MIN || threshold > total {
         return Err(SplitError::Threshold { threshold, total });
     }
+
     let mut id = [0; 4];
     aws_lc_rs::rand::fill(&mut id).map_err(|_| SplitError::Library)?;
     let mut random = AwsLcRandom { failed: false };
@@ -301,20 +307,23 @@ pub fn split(
     if random.failed || points.iter().any(|point| point.len() != 33) {
         return Err(SplitError::Library);
     }
-    let share = |point: &Vec<u8>| {
-        let mut value = Zeroizing::new([0; 32]);
-        value.copy_from_slice(&point[1..]);
-        Share {
-            set,
-            key,
-            split: id,
-            threshold,
-            total,
-            index: point[0],
-            value,
-        }
-    };
-    Ok(points.iter().map(share).collect())
+
+    Ok(points
+        .iter()
+        .map(|point: &Vec<u8>| {
+            let mut value = Zeroizing::new([0; 32]);
+            value.copy_from_slice(&point[1..]);
+            Share {
+                set,
+                key,
+                split: id,
+                threshold,
+                total,
+                index: point[0],
+                value,
+            }
+        })
+        .collect())
 }
 
 /// Joins shares to the secret. Extra shares beyond the threshold must be consistent with the first
@@ -329,6 +338,7 @@ pub fn join(shares: &[Share]) -> Result<Zeroizing<[u8; 32]>, JoinError> {
             threshold: 0,
         });
     };
+
     for (share, position) in shares.iter().zip(1..) {
         if !share.is_of_key_of(first) {
             return Err(JoinError::OtherKey { position });
@@ -337,6 +347,7 @@ pub fn join(shares: &[Share]) -> Result<Zeroizing<[u8; 32]>, JoinError> {
             return Err(JoinError::OtherSplit { position });
         }
     }
+
     for (position, share) in shares.iter().enumerate() {
         if shares[..position]
             .iter()
@@ -345,6 +356,7 @@ pub fn join(shares: &[Share]) -> Result<Zeroizing<[u8; 32]>, JoinError> {
             return Err(JoinError::DuplicateIndex { index: share.index });
         }
     }
+
     let threshold = usize::from(first.threshold);
     if shares.len() < threshold {
         return Err(JoinError::TooFew {
@@ -352,6 +364,7 @@ pub fn join(shares: &[Share]) -> Result<Zeroizing<[u8; 32]>, JoinError> {
             threshold: first.threshold,
         });
     }
+
     let secret = combine(&shares[..threshold])?;
     // All points lie on one polynomial if and only if each extra point gives the same constant
     // term.
@@ -360,6 +373,7 @@ pub fn join(shares: &[Share]) -> Result<Zeroizing<[u8; 32]>, JoinError> {
             return Err(JoinError::Contradiction);
         }
     }
+
     Ok(secret)
 }
 
@@ -377,6 +391,7 @@ fn combine(shares: &[Share]) -> Result<Zeroizing<[u8; 32]>, JoinError> {
     if bytes.len() != secret.len() {
         return Err(JoinError::Contradiction);
     }
+
     secret.copy_from_slice(&bytes);
     Ok(secret)
 }

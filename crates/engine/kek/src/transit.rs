@@ -39,6 +39,7 @@ use crate::https::{
 };
 use crate::{
     Provider, ProviderError, ProviderKind, RootBytes, WRAPPED_BYTES_MAX, WrapSlot, reject_long,
+    settings_error,
 };
 use session::{ClientToken, LoginState};
 
@@ -102,20 +103,26 @@ impl TransitOptions {
     /// an option by its setting.
     pub(crate) fn check(&self) -> Result<(ProviderOrigin, ClientFiles), ProviderError> {
         let origin = ProviderOrigin::parse(&self.address, "transit.address")?;
-        let bad = |text: &str| Err(ProviderError::Settings(text.into()));
         if origin.tls() && self.ca.is_none() {
-            return bad("transit.ca is required for https://");
+            return Err(settings_error("transit.ca is required for https://"));
         }
+
         let client = match (&self.client_certificate, &self.client_key) {
             (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
             (None, None) => None,
-            _ => return bad("transit.client_certificate and client_key need each other"),
+            _ => {
+                return Err(settings_error(
+                    "transit.client_certificate and client_key must be set together",
+                ));
+            }
         };
+
         check_segment("transit.key", &self.key)?;
         check_path("transit.mount", &self.mount)?;
         if let Some(namespace) = &self.namespace {
             check_path("transit.namespace", namespace)?;
         }
+
         match &self.login {
             TransitLogin::TokenFile(_) => (),
             TransitLogin::AppRole {
@@ -125,7 +132,7 @@ impl TransitOptions {
             } => {
                 check_path("transit.approle_mount", mount)?;
                 if role_id.is_empty() || role_id.len() > 4_096 {
-                    return bad("transit.role_id must have 1 to 4096 bytes");
+                    return Err(settings_error("transit.role_id must have 1 to 4096 bytes"));
                 }
                 if let SecretIdSource::Wrapped { creation_path, .. } = secret_id {
                     check_path("transit.wrapped_creation_path", creation_path)?;
@@ -137,15 +144,16 @@ impl TransitOptions {
                     .as_ref()
                     .is_some_and(|role| role.is_empty() || role.len() > NAME_BYTES_MAX)
                 {
-                    return bad("transit.cert_role must have 1 to 256 bytes");
+                    return Err(settings_error("transit.cert_role must have 1 to 256 bytes"));
                 }
                 if client.is_none() || !origin.tls() {
-                    return bad(
+                    return Err(settings_error(
                         "transit.client_certificate is required by this login, with client_key and https://",
-                    );
+                    ));
                 }
             }
         }
+
         check_timeout("transit.connect_timeout_ms", self.connect_timeout)?;
         check_timeout("transit.request_timeout_ms", self.request_timeout)?;
         Ok((origin, client))
@@ -227,6 +235,7 @@ impl Transit {
             connect_timeout: options.connect_timeout,
             request_timeout: options.request_timeout,
         };
+
         let inner = TransitClient {
             options,
             client,
@@ -234,6 +243,7 @@ impl Transit {
             associated_data_checked: AtomicBool::new(false),
             renewal: std::sync::Mutex::default(),
         };
+
         Ok(Self {
             inner: Arc::new(inner),
         })
@@ -272,17 +282,22 @@ impl Provider for Transit {
             ("plaintext", plaintext.as_str()),
             ("associated_data", &BASE64.encode(&aad)),
         ];
-        let response = self.inner.call(TransitAction::Encrypt, &fields).await?;
+        let response = self
+            .inner
+            .call_engine(TransitAction::Encrypt, &fields)
+            .await?;
         let CiphertextData { ciphertext } = data_of(TransitAction::Encrypt.name(), &response.body)?;
         if !is_ciphertext(&ciphertext) {
             return Err(wrong_answer(TransitAction::Encrypt.name()));
         }
+
         if !self.inner.associated_data_checked.load(Ordering::Relaxed) {
             self.inner.check_associated_data(&ciphertext, aad).await?;
             self.inner
                 .associated_data_checked
                 .store(true, Ordering::Relaxed);
         }
+
         Ok(ciphertext.into_bytes())
     }
 
@@ -296,7 +311,7 @@ impl Provider for Transit {
                 "transit decrypt: the copy is not a text of transit".into(),
             )
         })?;
-        let plaintext = self.inner.decrypt(ciphertext, &slot.aad()).await?;
+        let plaintext = self.inner.decrypt_copy(ciphertext, &slot.aad()).await?;
         // Large enough for the decoder's estimate of the decoded length.
         let mut decoded = Zeroizing::new([0; 48]);
         let length = BASE64.decode_slice(plaintext.0.as_bytes(), decoded.as_mut_slice());
@@ -305,6 +320,7 @@ impl Provider for Transit {
             Ok(length) if length == root.len() => root.copy_from_slice(&decoded[..length]),
             _ => return Err(wrong_answer(TransitAction::Decrypt.name())),
         }
+
         Ok(root)
     }
 }
@@ -325,15 +341,14 @@ impl TransitAction {
     }
 
     /// Returns the error for status 400. `body` selects it and is not quoted.
-    fn invalid(self, body: &[u8]) -> ProviderError {
+    fn invalid_request_error(self, body: &[u8]) -> ProviderError {
         let text = String::from_utf8_lossy(body);
-        let contains = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
         let name = self.name();
-        if contains(&["key not found", "deleted"]) {
+        if contains_any(&text, &["key not found", "deleted"]) {
             ProviderError::NotFound(format!(
-                "transit {name}: status 400: the transit key is not there"
+                "transit {name}: status 400: the transit key is missing"
             ))
-        } else if contains(&["non-AEAD", "not supported", "key derivation"])
+        } else if contains_any(&text, &["non-AEAD", "not supported", "key derivation"])
             || self == Self::Encrypt
         {
             let text = "the transit key must be of type aes256-gcm96 or chacha20-poly1305, and not derived";
@@ -346,6 +361,10 @@ impl TransitAction {
     }
 }
 
+fn contains_any(text: &str, parts: &[&str]) -> bool {
+    parts.iter().any(|part| text.contains(part))
+}
+
 /// A request failed.
 struct FailedRequest {
     error: ProviderError,
@@ -356,7 +375,15 @@ struct FailedRequest {
 }
 
 impl FailedRequest {
-    fn of_http(what: &str, error: HttpError) -> Self {
+    /// Returns the failure for a token or a path that HTTP cannot represent.
+    fn unusable(what: &str) -> Self {
+        ProviderError::Settings(format!(
+            "transit {what}: the token or the path contains invalid characters"
+        ))
+        .into()
+    }
+
+    fn from_http(what: &str, error: HttpError) -> Self {
         let transient = error.is_transient();
         Self {
             error: error.into_provider_error(&format!("transit {what}")),
@@ -365,7 +392,7 @@ impl FailedRequest {
         }
     }
 
-    fn of_response(error: ProviderError) -> Self {
+    fn from_response(error: ProviderError) -> Self {
         Self {
             error,
             transient: false,
@@ -375,29 +402,29 @@ impl FailedRequest {
 
     /// Returns the failure for a status, or `None` for success. The meaning of status 400 depends
     /// on the request.
-    fn of_status(what: &str, status: StatusCode) -> Option<Self> {
-        let text = |phrase: &str| format!("transit {what}: status {}: {phrase}", status.as_u16());
-        let unavailable = |phrase: &str| Self {
-            error: ProviderError::Unavailable(text(phrase)),
-            transient: true,
-            responded: true,
-        };
-        Some(match status.as_u16() {
+    fn from_status(what: &str, status: StatusCode) -> Option<Self> {
+        let phrase = match status.as_u16() {
             200..=299 => return None,
-            403 => Self::of_response(ProviderError::Denied(text(
-                "the credential does not permit this",
-            ))),
-            404 => Self::of_response(ProviderError::NotFound(text(
-                "check the mount, the key and the namespace",
-            ))),
-            301 | 302 | 307 | 308 => {
-                unavailable("this node redirects to another, which is not followed")
-            }
-            412 => unavailable("this node is behind the active node"),
-            429 => unavailable("too many requests"),
-            503 => unavailable("the server is sealed or in maintenance"),
-            500..=599 => unavailable("the server failed"),
-            _ => Self::of_response(ProviderError::WrongAnswer(text("an unexpected status"))),
+            403 => "the credential does not permit this",
+            404 => "check the mount, the key and the namespace",
+            301 | 302 | 307 | 308 => "this node redirects to another, which is not followed",
+            412 => "this node is behind the active node",
+            429 => "too many requests",
+            503 => "the server is sealed or in maintenance",
+            500..=599 => "the server failed",
+            _ => "an unexpected status",
+        };
+
+        let text = format!("transit {what}: status {}: {phrase}", status.as_u16());
+        Some(match status.as_u16() {
+            403 => Self::from_response(ProviderError::Denied(text)),
+            404 => Self::from_response(ProviderError::NotFound(text)),
+            301 | 302 | 307 | 308 | 412 | 429 | 500..=599 => Self {
+                error: ProviderError::Unavailable(text),
+                transient: true,
+                responded: true,
+            },
+            _ => Self::from_response(ProviderError::WrongAnswer(text)),
         })
     }
 }
@@ -414,7 +441,7 @@ impl From<ProviderError> for FailedRequest {
 
 /// Limits one provider call to one login.
 #[derive(Default)]
-struct LoginAllowance {
+struct LoginBudget {
     /// This call has logged in.
     used: bool,
     /// The token that the server did not accept.
@@ -423,7 +450,7 @@ struct LoginAllowance {
 
 impl TransitClient {
     /// Decrypts a ciphertext of the transit engine.
-    async fn decrypt(
+    async fn decrypt_copy(
         self: &Arc<Self>,
         ciphertext: &str,
         aad: &[u8],
@@ -432,7 +459,7 @@ impl TransitClient {
             ("ciphertext", ciphertext),
             ("associated_data", &BASE64.encode(aad)),
         ];
-        let response = self.call(TransitAction::Decrypt, &fields).await?;
+        let response = self.call_engine(TransitAction::Decrypt, &fields).await?;
         let PlaintextData { plaintext } = data_of(TransitAction::Decrypt.name(), &response.body)?;
         Ok(plaintext)
     }
@@ -445,7 +472,7 @@ impl TransitClient {
         mut aad: Vec<u8>,
     ) -> Result<(), ProviderError> {
         aad.push(0);
-        match self.decrypt(ciphertext, &aad).await {
+        match self.decrypt_copy(ciphertext, &aad).await {
             Err(ProviderError::DoesNotUnwrap(_)) => Ok(()),
             Err(error) => Err(error),
             Ok(_) => Err(ProviderError::Settings(
@@ -455,13 +482,13 @@ impl TransitClient {
     }
 
     /// Calls the transit engine within the time limit of a provider call.
-    async fn call(
+    async fn call_engine(
         self: &Arc<Self>,
         action: TransitAction,
         fields: &[(&str, &str)],
     ) -> Result<HttpResponse, ProviderError> {
         let limit = self.client.request_timeout * CALL_TIMEOUTS;
-        timeout(limit, self.tries(action, fields))
+        timeout(limit, self.send_with_retries(action, fields))
             .await
             .unwrap_or_else(|_| {
                 let text = format!(
@@ -473,32 +500,33 @@ impl TransitClient {
             })
     }
 
-    async fn tries(
+    async fn send_with_retries(
         self: &Arc<Self>,
         action: TransitAction,
         fields: &[(&str, &str)],
     ) -> Result<HttpResponse, ProviderError> {
-        let mut logins = LoginAllowance::default();
+        let mut logins = LoginBudget::default();
         let mut tries = 1;
         loop {
-            match self.attempt(action, fields, &mut logins).await {
+            match self.send_with_token(action, fields, &mut logins).await {
                 Ok(response) => return Ok(response),
                 Err(failed) if failed.transient && tries < TRIES_MAX => {
                     sleep(pause_after(tries)).await
                 }
                 Err(failed) => return Err(failed.error),
             }
+
             tries += 1;
         }
     }
 
     /// Sends the request once, and once more after a new login if the server does not accept the
     /// token.
-    async fn attempt(
+    async fn send_with_token(
         self: &Arc<Self>,
         action: TransitAction,
         fields: &[(&str, &str)],
-        logins: &mut LoginAllowance,
+        logins: &mut LoginBudget,
     ) -> Result<HttpResponse, FailedRequest> {
         let path = format!(
             "{}/{}/{}",
@@ -507,9 +535,9 @@ impl TransitClient {
             self.options.key
         );
         loop {
-            let token = self.token(logins).await?;
+            let token = self.obtain_token(logins).await?;
             let response = self
-                .send(
+                .send_request(
                     action.name(),
                     Method::POST,
                     &path,
@@ -520,10 +548,12 @@ impl TransitClient {
             match response.status {
                 StatusCode::FORBIDDEN if !logins.used => logins.rejected = Some(token),
                 StatusCode::BAD_REQUEST => {
-                    return Err(FailedRequest::of_response(action.invalid(&response.body)));
+                    return Err(FailedRequest::from_response(
+                        action.invalid_request_error(&response.body),
+                    ));
                 }
                 status => {
-                    return FailedRequest::of_status(action.name(), status)
+                    return FailedRequest::from_status(action.name(), status)
                         .map_or(Ok(response), Err);
                 }
             }
@@ -531,7 +561,7 @@ impl TransitClient {
     }
 
     /// Sends one request. Returns the response with any status.
-    async fn send(
+    async fn send_request(
         &self,
         what: &str,
         method: Method,
@@ -547,34 +577,33 @@ impl TransitClient {
         if let Some(namespace) = &self.options.namespace {
             request = request.header("x-vault-namespace", namespace);
         }
-        let unusable = || {
-            FailedRequest::from(ProviderError::Settings(format!(
-                "transit {what}: not a usable token or path"
-            )))
-        };
+
         if let Some(token) = token {
-            let mut token = HeaderValue::from_str(token).map_err(|_| unusable())?;
+            let mut token =
+                HeaderValue::from_str(token).map_err(|_| FailedRequest::unusable(what))?;
             token.set_sensitive(true);
             request = request.header("x-vault-token", token);
         }
+
         let body = if method == Method::GET {
             Bytes::new()
         } else {
-            json(fields)
+            encode_json(fields)
         };
+
         let request = request
             .header(CONTENT_TYPE, "application/json")
             .body(Full::new(body))
-            .map_err(|_| unusable())?;
+            .map_err(|_| FailedRequest::unusable(what))?;
         self.client
             .send(request)
             .await
-            .map_err(|error| FailedRequest::of_http(what, error))
+            .map_err(|error| FailedRequest::from_http(what, error))
     }
 }
 
 /// Encodes a JSON object of strings. The bytes are wiped on drop.
-fn json(fields: &[(&str, &str)]) -> Bytes {
+fn encode_json(fields: &[(&str, &str)]) -> Bytes {
     // An escaped byte needs at most six bytes. A single allocation leaves no copies in freed
     // memory.
     let capacity = fields
@@ -594,6 +623,7 @@ fn json(fields: &[(&str, &str)]) -> Bytes {
             bytes.push(end);
         }
     }
+
     bytes.push(b'}');
     Bytes::from_owner(bytes)
 }
@@ -632,7 +662,7 @@ fn data_of<'de, T: Deserialize<'de>>(what: &str, body: &'de [u8]) -> Result<T, P
 
 fn wrong_answer(what: &str) -> ProviderError {
     ProviderError::WrongAnswer(format!(
-        "transit {what}: the response is not what the transit API describes"
+        "transit {what}: the response does not have the form that the transit API specifies"
     ))
 }
 
@@ -653,13 +683,15 @@ fn is_ciphertext(text: &str) -> bool {
 
 /// Checks one segment of a path.
 fn check_segment(key: &str, text: &str) -> Result<(), ProviderError> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    let usable = text.bytes().all(allowed)
+    let usable = text
+        .bytes()
+        .all(|byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
         && text.bytes().any(|byte| byte != b'.')
         && text.len() <= NAME_BYTES_MAX;
     if usable {
         return Ok(());
     }
+
     let text = format!(
         "{key} must have 1 to {NAME_BYTES_MAX} letters, digits, dots, underscores and hyphens"
     );

@@ -16,6 +16,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::certificates::ConnectionRegistry;
 use crate::connection::{self, Peer, PrincipalState};
+use crate::error::StartError;
 use crate::network_scheduler::{Flow, NetworkScheduler, NetworkSlice, SlicedStream};
 use crate::shutdown::Shutdown;
 use rustls::ServerConfig;
@@ -39,8 +40,29 @@ const HANDSHAKE_REST_MAX: Duration = Duration::from_millis(20);
 /// Number of connections that the kernel queues before they are accepted.
 const BACKLOG: i32 = 1_024;
 
-/// Binds an address.
-pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+/// Binds the address of a setting and listens on it. Returns the listener with its address, which
+/// contains the port that the system chose.
+///
+/// # Errors
+///
+/// [`StartError::Bind`].
+pub(crate) fn bind(
+    key: &'static str,
+    address: SocketAddr,
+) -> Result<(TcpListener, SocketAddr), StartError> {
+    listen(address)
+        .and_then(|listener| {
+            let bound = listener.local_addr()?;
+            Ok((listener, bound))
+        })
+        .map_err(|source| StartError::Bind {
+            key,
+            address,
+            source,
+        })
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = socket2::Socket::new(
         socket2::Domain::for_address(address),
         socket2::Type::STREAM,
@@ -78,7 +100,7 @@ impl Serve for Arc<Engine> {
 pub(crate) struct Acceptor<T> {
     pub(crate) listener: TcpListener,
     /// Settings of handshakes, and the registry of open connections.
-    pub(crate) gate: Arc<ConnectionRegistry>,
+    pub(crate) registry: Arc<ConnectionRegistry>,
     pub(crate) engine: Arc<Engine>,
     pub(crate) service: T,
     /// Permits for open connections.
@@ -103,17 +125,19 @@ impl<T: Serve> Acceptor<T> {
     }
 
     async fn accept_all(mut self) {
-        let (refused, nameless) = (LogThrottle::default(), Arc::new(LogThrottle::default()));
+        let accept_errors = LogThrottle::default();
+        let nameless = Arc::new(LogThrottle::default());
         let mut slice = NetworkSlice::default();
         let mut last = (Instant::now(), self.handshaking.used());
+
         loop {
             slice.count_unit(0).await;
             let now = (Instant::now(), self.handshaking.used());
-            let (began, before) = std::mem::replace(&mut last, now);
+            let (started, before) = std::mem::replace(&mut last, now);
             // The time since the last accept counts as a pause, because most of it was spent
             // waiting for this connection.
-            if let Some(rest) = rest(before, now.1, now.0 - began)
-                && self.drains_within(rest).await
+            if let Some(rest) = handshake_rest(before, now.1, now.0 - started)
+                && self.wait_for_drain(rest).await
             {
                 return;
             }
@@ -129,12 +153,12 @@ impl<T: Serve> Acceptor<T> {
                 _ = self.drains.wait_for(|draining| *draining) => return,
             };
             match accepted {
-                Ok((stream, _)) => self.admit(stream, handshake, &nameless),
+                Ok((stream, _)) => self.spawn_connection(stream, handshake, &nameless),
                 Err(error) => {
-                    if let Some(suppressed) = refused.record(std::time::Instant::now()) {
+                    if let Some(suppressed) = accept_errors.record(std::time::Instant::now()) {
                         tracing::warn!(%error, suppressed, "cannot accept");
                     }
-                    if self.drains_within(ACCEPT_PAUSE).await {
+                    if self.wait_for_drain(ACCEPT_PAUSE).await {
                         return;
                     }
                 }
@@ -143,13 +167,14 @@ impl<T: Serve> Acceptor<T> {
     }
 
     /// Waits for `time`. Returns true early if the engine drains.
-    async fn drains_within(&mut self, time: Duration) -> bool {
+    async fn wait_for_drain(&mut self, time: Duration) -> bool {
         timeout(time, self.drains.wait_for(|draining| *draining))
             .await
             .is_ok()
     }
 
-    fn admit(
+    /// Spawns the task of a connection, unless the listener has its maximum of connections.
+    fn spawn_connection(
         &self,
         stream: TcpStream,
         handshake: OwnedSemaphorePermit,
@@ -159,28 +184,29 @@ impl<T: Serve> Acceptor<T> {
         let Ok(admission) = Arc::clone(&self.connections).try_acquire_owned() else {
             return metrics.connection(ConnectionOutcome::Refused);
         };
-        let (gate, engine, mut drains) = (
-            Arc::clone(&self.gate),
-            Arc::clone(&self.engine),
-            self.drains.clone(),
-        );
-        let (service, per_principal_max) = (self.service.clone(), self.per_principal_max);
-        let (principals, network) = (Arc::clone(&self.principals), self.network.clone());
-        let (handshaking, nameless) = (Arc::clone(&self.handshaking), Arc::clone(nameless));
+        let registry = Arc::clone(&self.registry);
+        let engine = Arc::clone(&self.engine);
+        let mut drains = self.drains.clone();
+        let service = self.service.clone();
+        let per_principal_max = self.per_principal_max;
+        let principals = Arc::clone(&self.principals);
+        let network = self.network.clone();
+        let handshaking = Arc::clone(&self.handshaking);
+        let nameless = Arc::clone(nameless);
         if stream.set_nodelay(true).is_err() {
             return; // The peer has already disconnected.
         }
         tokio::spawn(async move {
             let _admission = admission;
             let limit = Duration::from_millis(engine.limits.handshake_ms_max);
-            let shaken = async {
-                let entrance = gate.entrance();
-                let tls = TlsAcceptor::from(with_protocols(&entrance.config, T::ALPN));
-                let shaken = tokio::select! {
-                    shaken = timeout(limit, tls.accept(SlicedStream(stream))) => shaken,
+            let authenticated = async {
+                let handshake_config = registry.handshake_config();
+                let tls = TlsAcceptor::from(with_protocols(&handshake_config.config, T::ALPN));
+                let accepted = tokio::select! {
+                    accepted = timeout(limit, tls.accept(SlicedStream(stream))) => accepted,
                     _ = drains.wait_for(|draining| *draining) => return None,
                 };
-                let stream = match shaken {
+                let stream = match accepted {
                     Ok(Ok(stream)) => stream,
                     Ok(Err(error)) => {
                         tracing::debug!(%error, "handshake failed");
@@ -193,31 +219,34 @@ impl<T: Serve> Acceptor<T> {
                     }
                 };
                 drop(handshake);
+
                 let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
                 let identity = engine.decider.identity();
-                let named = certificates
+                let principal = certificates
                     .first()
                     .map(|der| Principal::from_certificate(der, identity));
-                let principal = match named.unwrap_or(Err(PrincipalError::Nameless)) {
+                let principal = match principal.unwrap_or(Err(PrincipalError::Nameless)) {
                     Ok(principal) => principal,
                     Err(error) => {
-                        log_nameless(&nameless, error, certificates);
+                        log_nameless_certificate(&nameless, error, certificates);
                         metrics.connection(ConnectionOutcome::Nameless);
                         return None;
                     }
                 };
-                let Ok(caller) = gate.enter(certificates, &entrance) else {
+                let Ok(guard) = registry.register(certificates, &handshake_config) else {
                     metrics.connection(ConnectionOutcome::TlsFailed);
                     return None;
                 };
-                let new = || PrincipalState::new(&engine.limits, &network);
-                let Some(entry) = principals.enter(&principal, per_principal_max, new) else {
+                let Some(entry) = principals.register(&principal, per_principal_max, || {
+                    PrincipalState::new(&engine.limits, &network)
+                }) else {
                     metrics.connection(ConnectionOutcome::PrincipalRefused);
                     return None;
                 };
-                Some((stream, principal, caller, entry))
+                Some((stream, principal, guard, entry))
             };
-            let Some((stream, principal, caller, entry)) = handshaking.run(shaken).await else {
+            let Some((stream, principal, guard, entry)) = handshaking.run(authenticated).await
+            else {
                 return;
             };
             metrics.connection(ConnectionOutcome::Accepted);
@@ -228,7 +257,7 @@ impl<T: Serve> Acceptor<T> {
             };
             let share = Arc::clone(&entry.state.network);
             share
-                .run(service.serve(peer, stream, Shutdown::new(drains, caller.expelled())))
+                .run(service.serve(peer, stream, Shutdown::new(drains, guard.disconnected())))
                 .await;
         });
     }
@@ -246,7 +275,7 @@ fn with_protocols(config: &Arc<ServerConfig>, protocols: &[&[u8]]) -> Arc<Server
 
 /// Logs that a certificate does not name a principal. The log identifies the certificate by its
 /// fingerprint, because the names in it can contain any bytes.
-fn log_nameless(
+fn log_nameless_certificate(
     throttle: &LogThrottle,
     error: PrincipalError,
     certificates: &[CertificateDer<'_>],
@@ -265,7 +294,7 @@ fn log_nameless(
 
 /// Returns how long the next handshake must wait. `before` and `now` hold the network time used by
 /// handshakes and by all other tasks. `passed` is the time between the two measurements.
-fn rest(before: [Duration; 2], now: [Duration; 2], passed: Duration) -> Option<Duration> {
+fn handshake_rest(before: [Duration; 2], now: [Duration; 2], passed: Duration) -> Option<Duration> {
     let [handshakes, others] = [0, 1].map(|at| now[at].saturating_sub(before[at]));
     if handshakes.is_zero() || others.is_zero() {
         return None;
@@ -306,21 +335,24 @@ struct Connections {
 impl Principals {
     /// Counts a connection of a principal until the returned entry is dropped. Returns `None` if
     /// the principal has reached its maximum.
-    fn enter(
+    fn register(
         self: &Arc<Self>,
         principal: &Principal,
         max: usize,
         new: impl FnOnce() -> PrincipalState,
     ) -> Option<PrincipalEntry> {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Connections {
-            count: 0,
-            state: Arc::new(new()),
-        };
-        let connections = open.entry(principal.clone()).or_insert_with(new);
+        let connections = open
+            .entry(principal.clone())
+            .or_insert_with(|| Connections {
+                count: 0,
+                state: Arc::new(new()),
+            });
+
         if connections.count >= max {
             return None;
         }
+
         connections.count += 1;
         let state = Arc::clone(&connections.state);
         Some(PrincipalEntry {
@@ -368,16 +400,16 @@ mod tests {
             (400, 1, 400, Some(us(1_200))),
             (2_000, 5_000, 2_000, Some(us(6_000))),
             (2_000, 5_000, 7_000, Some(us(1_000))),
-            // The listener was idle for as long as it had to be.
+            // The listener was idle for the whole pause.
             (2_000, 5_000, 8_000, None),
             (60_000_000, 5_000, 3_600_000_000, None),
-            // No burst closes it for longer.
+            // A burst causes at most the longest pause.
             (60_000, 5_000, 60_000, Some(HANDSHAKE_REST_MAX)),
             (u64::MAX, 1, 0, Some(HANDSHAKE_REST_MAX)),
         ] {
             let before = [Duration::ZERO; 2];
             assert_eq!(
-                rest(before, [us(handshakes), us(others)], us(passed)),
+                handshake_rest(before, [us(handshakes), us(others)], us(passed)),
                 waits,
                 "{handshakes} {others} {passed}"
             );

@@ -31,14 +31,14 @@ use sealwire_telemetry::{Condition, Telemetry};
 /// How long files must stay unchanged before they are loaded.
 const SETTLE: Duration = Duration::from_millis(500);
 /// Maximum number of further reads while files keep changing. Then loading fails.
-const SETTLE_LOOKS_MAX: u32 = 10;
+const SETTLE_READS_MAX: u32 = 10;
 /// Interval between checks for expired certificates.
-const END_PERIOD: Duration = Duration::from_secs(1);
+const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of certificates and revocation lists that are logged by name when they are put in
 /// service. A bundle can contain hundreds.
 const LOGGED_MAX: usize = 16;
 /// Number of queued reload requests of operators.
-const ASKED_MAX: usize = 4;
+const QUEUED_RELOADS_MAX: usize = 4;
 
 /// An operator's request to reload the files, possibly from new paths.
 struct ReloadRequest {
@@ -51,20 +51,20 @@ struct ReloadRequest {
 #[derive(Clone, Debug)]
 pub(crate) struct Reload(mpsc::Sender<ReloadRequest>);
 
-/// The certificates of an engine. [`Certificates::keep`] is the task that manages them.
+/// The certificates of an engine. [`Certificates::run`] is the task that manages them.
 pub(crate) struct Certificates {
     tls: Tls,
     control: Option<ControlListen>,
-    data_gate: Arc<ConnectionRegistry>,
-    control_gate: Option<Arc<ConnectionRegistry>>,
+    data_registry: Arc<ConnectionRegistry>,
+    control_registry: Option<Arc<ConnectionRegistry>>,
     admin: Arc<Telemetry>,
-    in_service: [u8; 32],
-    held: Vec<CertificateInfo>,
+    digest_in_service: [u8; 32],
+    certificates: Vec<CertificateInfo>,
     /// Expiry stages that were logged, per certificate.
-    said: HashMap<(CertificateLabel, [u8; 32]), ExpiryStage>,
+    logged_stages: HashMap<(CertificateLabel, [u8; 32]), ExpiryStage>,
     /// Digest of the files that failed to load, and the error.
-    refused: Option<([u8; 32], String)>,
-    asked: mpsc::Receiver<ReloadRequest>,
+    failed_files: Option<([u8; 32], String)>,
+    reload_requests: mpsc::Receiver<ReloadRequest>,
 }
 
 impl Certificates {
@@ -77,121 +77,128 @@ impl Certificates {
         config: &Config,
         admin: &Arc<Telemetry>,
     ) -> Result<(Self, Reload), TlsError> {
-        let (tls, control) = (config.tls.clone(), config.control.clone());
-        let files = Files::look(&tls, control.as_ref());
+        let tls = config.tls.clone();
+        let control = config.control.clone();
+        let files = Files::read(&tls, control.as_ref());
         let Loaded {
             data,
-            control: of_control,
-            held,
+            control: control_tls,
+            certificates: infos,
         } = tls::load_from(&files, &tls, control.as_ref())?;
-        let metrics = || Arc::clone(&admin.metrics);
+        let metrics = &admin.metrics;
         let identity = config.access.identity;
-        let (ask, asked) = mpsc::channel(ASKED_MAX);
+        let (reloads, reload_requests) = mpsc::channel(QUEUED_RELOADS_MAX);
         let mut certificates = Self {
             tls,
             control,
-            data_gate: ConnectionRegistry::new(data, identity, metrics()),
-            control_gate: of_control.map(|tls| ConnectionRegistry::new(tls, identity, metrics())),
+            data_registry: ConnectionRegistry::new(data, identity, Arc::clone(metrics)),
+            control_registry: control_tls
+                .map(|tls| ConnectionRegistry::new(tls, identity, Arc::clone(metrics))),
             admin: Arc::clone(admin),
-            in_service: files.digest(),
-            held: Vec::new(),
-            said: HashMap::new(),
-            refused: None,
-            asked,
+            digest_in_service: files.digest(),
+            certificates: Vec::new(),
+            logged_stages: HashMap::new(),
+            failed_files: None,
+            reload_requests,
         };
-        certificates.hold(held);
-        Ok((certificates, Reload(ask)))
+
+        certificates.set_certificates(infos);
+        Ok((certificates, Reload(reloads)))
     }
 
     /// Returns the connection registry of the data listener.
-    pub(crate) fn data_gate(&self) -> Arc<ConnectionRegistry> {
-        Arc::clone(&self.data_gate)
+    pub(crate) fn data_registry(&self) -> Arc<ConnectionRegistry> {
+        Arc::clone(&self.data_registry)
     }
 
     /// Returns the connection registry of the control listener, if it is configured.
-    pub(crate) fn control_gate(&self) -> Option<Arc<ConnectionRegistry>> {
-        self.control_gate.clone()
+    pub(crate) fn control_registry(&self) -> Option<Arc<ConnectionRegistry>> {
+        self.control_registry.clone()
     }
 
     /// Manages the certificates until the future is dropped. Calls `reloaded` with `ok` after new
     /// files were put in service, and with `refused` after files failed to load.
-    pub(crate) async fn keep(mut self, reloaded: impl Fn(&'static str)) {
-        let mut ends = interval(END_PERIOD);
-        ends.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut looked = Instant::now();
+    pub(crate) async fn run(mut self, reloaded: impl Fn(&'static str)) {
+        let mut expiry_checks = interval(EXPIRY_CHECK_INTERVAL);
+        expiry_checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut last_check = Instant::now();
         loop {
             let watch = Duration::from_secs(self.tls.watch_s);
             tokio::select! {
-                _ = ends.tick() => self.look_at_ends().await,
-                () = sleep_until(looked + watch), if !watch.is_zero() => {
-                    if let Some(outcome) = self.look_at_files().await {
+                _ = expiry_checks.tick() => self.check_expiry().await,
+                () = sleep_until(last_check + watch), if !watch.is_zero() => {
+                    if let Some(outcome) = self.check_files().await {
                         reloaded(outcome);
                     }
-                    looked = Instant::now();
+                    last_check = Instant::now();
                 }
-                Some(ReloadRequest { tls, control, done }) = self.asked.recv() => {
+                Some(ReloadRequest { tls, control, done }) = self.reload_requests.recv() => {
                     let outcome = self.reload(tls, control).await;
                     reloaded(if outcome.is_ok() { "ok" } else { "refused" });
                     // The operator may have stopped waiting. The reload is complete in any case.
                     let _ = done.send(outcome);
-                    looked = Instant::now();
+                    last_check = Instant::now();
                 }
             }
         }
     }
 
     /// Reads the files and loads them if they changed. Returns the outcome if they changed.
-    async fn look_at_files(&mut self) -> Option<&'static str> {
-        let files = look(&self.tls, self.control.as_ref()).await?;
-        if files.digest() == self.in_service {
-            if self.refused.take().is_some() {
+    async fn check_files(&mut self) -> Option<&'static str> {
+        let files = read_files(&self.tls, self.control.as_ref()).await?;
+        if files.digest() == self.digest_in_service {
+            if self.failed_files.take().is_some() {
                 tracing::info!("the certificate files are those in service again");
                 self.metrics().certificate_files_back();
             }
             return None;
         }
+
         // Files that failed to load can become valid without a change, when a certificate's
         // validity period starts.
-        let known = self
-            .refused
+        let is_known = self
+            .failed_files
             .as_ref()
             .is_some_and(|(digest, _)| *digest == files.digest());
-        let settled = if known {
+        let settled = if is_known {
             Ok(files)
         } else {
-            settle(files, &self.tls, self.control.as_ref()).await
+            read_settled_files(files, &self.tls, self.control.as_ref()).await
         };
         let loaded = match settled {
-            Ok(files) => load(files, self.tls.clone(), self.control.clone()).await,
+            Ok(files) => load_blocking(files, self.tls.clone(), self.control.clone()).await,
             Err(error) => ([0; 32], Err(error)),
         };
+
         match loaded {
             (digest, Ok(loaded)) => {
                 self.put_in_service(digest, loaded).await;
                 Some("ok")
             }
             (digest, Err(error)) => {
-                let is_news = self.refuse(digest, &error);
-                if is_news {
-                    let (why, again_s) = (error.with_cause(), self.tls.watch_s);
+                let is_new = self.note_failure(digest, &error);
+                if is_new {
+                    let why = error.with_cause();
+                    let again_s = self.tls.watch_s;
                     tracing::warn!(
                         why,
                         again_s,
-                        "the certificate files do not load and those from before stay in service; once mended they are found"
+                        "cannot load the changed certificate files; the earlier certificates stay in service; correct the files, which are read again every tls.watch_s seconds"
                     );
                 }
-                is_news.then_some("refused")
+                is_new.then_some("refused")
             }
         }
     }
 
     /// Loads the files of a configuration and puts them in service.
     async fn reload(&mut self, tls: Tls, control: Option<ControlListen>) -> Result<(), TlsError> {
-        let files = look(&tls, control.as_ref())
+        let files = read_files(&tls, control.as_ref())
             .await
             .ok_or(TlsError::Restless)?;
-        let files = settle(files, &tls, control.as_ref()).await?;
-        let (digest, loaded) = load(files, tls.clone(), control.clone()).await;
+        let files = read_settled_files(files, &tls, control.as_ref()).await?;
+        let (digest, loaded) = load_blocking(files, tls.clone(), control.clone()).await;
+
         match loaded {
             Ok(loaded) => {
                 (self.tls, self.control) = (tls, control);
@@ -201,7 +208,7 @@ impl Certificates {
             Err(error) => {
                 if (&tls, &control) == (&self.tls, &self.control) {
                     // The caller of `reload` logs the error.
-                    self.refuse(digest, &error);
+                    self.note_failure(digest, &error);
                 }
                 Err(error)
             }
@@ -212,26 +219,28 @@ impl Certificates {
         let Loaded {
             data,
             control,
-            held,
+            certificates: infos,
         } = loaded;
-        self.data_gate.replace(data);
-        if let (Some(gate), Some(tls)) = (&self.control_gate, control) {
-            gate.replace(tls);
+        self.data_registry.replace(data);
+
+        if let (Some(registry), Some(tls)) = (&self.control_registry, control) {
+            registry.replace(tls);
         }
-        (self.in_service, self.refused) = (digest, None);
+
+        (self.digest_in_service, self.failed_files) = (digest, None);
         self.metrics().certificate_files(ReloadLabel::Loaded);
-        self.hold(held);
-        for gate in [Some(&self.data_gate), self.control_gate.as_ref()]
+        self.set_certificates(infos);
+        for registry in [Some(&self.data_registry), self.control_registry.as_ref()]
             .into_iter()
             .flatten()
         {
-            let judged = gate.judge_all().await;
-            if judged.chains > 0 {
+            let result = registry.verify_all().await;
+            if result.chains > 0 {
                 tracing::info!(
-                    certificates = judged.chains,
-                    refused = judged.refused,
-                    connections_closed = judged.connections,
-                    "connected callers judged"
+                    certificates = result.chains,
+                    failed = result.failed,
+                    connections_closed = result.connections,
+                    "verified the certificates of connected clients"
                 );
             }
         }
@@ -239,98 +248,110 @@ impl Certificates {
 
     /// Notes that files failed to load; the files in service stay. Returns true if this failure was
     /// not noted before: other files, or another error of the same files.
-    fn refuse(&mut self, digest: [u8; 32], error: &TlsError) -> bool {
-        let refused = Some((digest, error.with_cause()));
-        if self.refused == refused {
+    fn note_failure(&mut self, digest: [u8; 32], error: &TlsError) -> bool {
+        let failure = Some((digest, error.with_cause()));
+        if self.failed_files == failure {
             return false;
         }
-        self.refused = refused;
+        self.failed_files = failure;
         self.metrics().certificate_files(ReloadLabel::Refused);
         true
     }
 
     /// Logs the certificates that are now in service and updates their expiry metrics.
-    fn hold(&mut self, held: Vec<CertificateInfo>) {
-        for one in held.iter().take(LOGGED_MAX) {
+    fn set_certificates(&mut self, certificates: Vec<CertificateInfo>) {
+        for certificate in certificates.iter().take(LOGGED_MAX) {
             tracing::info!(
-                key = one.key(),
-                names = one.names,
-                fingerprint = one.fingerprint(),
-                not_after = one.ends.map(second),
+                key = certificate.key(),
+                names = certificate.names,
+                fingerprint = certificate.fingerprint(),
+                not_after = certificate.expires_at.map(second),
                 "in service"
             );
         }
-        if held.len() > LOGGED_MAX {
-            tracing::info!(more = held.len() - LOGGED_MAX, "in service");
+
+        if certificates.len() > LOGGED_MAX {
+            tracing::info!(more = certificates.len() - LOGGED_MAX, "in service");
         }
-        for of in CertificateLabel::ALL {
-            let ends = held
+
+        for label in CertificateLabel::ALL {
+            let expiry = certificates
                 .iter()
-                .filter(|held| held.of == of)
-                .filter_map(|held| held.ends)
+                .filter(|certificate| certificate.label == label)
+                .filter_map(|certificate| certificate.expires_at)
                 .min();
             self.metrics()
-                .set_certificate_expiry(of, ends.map(OffsetDateTime::unix_timestamp));
+                .set_certificate_expiry(label, expiry.map(OffsetDateTime::unix_timestamp));
         }
-        self.said
-            .retain(|said, _| held.iter().any(|held| (held.of, held.fingerprint) == *said));
-        self.held = held;
-        self.say_ends();
+
+        self.logged_stages.retain(|key, _| {
+            certificates
+                .iter()
+                .any(|info| (info.label, info.fingerprint) == *key)
+        });
+        self.certificates = certificates;
+        self.log_expiry();
     }
 
-    async fn look_at_ends(&mut self) {
-        self.say_ends();
-        for gate in [Some(&self.data_gate), self.control_gate.as_ref()]
+    async fn check_expiry(&mut self) {
+        self.log_expiry();
+        for registry in [Some(&self.data_registry), self.control_registry.as_ref()]
             .into_iter()
             .flatten()
         {
-            gate.judge_ended().await;
+            registry.verify_expired().await;
         }
     }
 
     /// Logs a warning for each certificate that is near its expiry, once per stage. Sets the
     /// readiness condition, which is true until the server's own certificate expires.
-    fn say_ends(&mut self) {
+    fn log_expiry(&mut self) {
         let now = OffsetDateTime::now_utc();
-        let mut own = true;
-        for held in &self.held {
-            let stage = held.stage(now);
-            own &= held.of != CertificateLabel::Server || stage != ExpiryStage::Over;
-            let said = self
-                .said
-                .entry((held.of, held.fingerprint))
+        let mut is_server_valid = true;
+        for certificate in &self.certificates {
+            let stage = certificate.stage(now);
+            is_server_valid &=
+                certificate.label != CertificateLabel::Server || stage != ExpiryStage::Over;
+            let logged_stage = self
+                .logged_stages
+                .entry((certificate.label, certificate.fingerprint))
                 .or_insert(ExpiryStage::Good);
-            if stage <= *said {
+            if stage <= *logged_stage {
                 continue;
             }
-            *said = stage;
-            let (key, names, fingerprint) = (held.key(), &held.names, held.fingerprint());
-            let not_after = held.ends.map(second);
-            match (stage, held.of) {
+            *logged_stage = stage;
+            let key = certificate.key();
+            let names = &certificate.names;
+            let fingerprint = certificate.fingerprint();
+            let not_after = certificate.expires_at.map(second);
+            match (stage, certificate.label) {
                 (ExpiryStage::Over, CertificateLabel::Server) => tracing::error!(
                     key,
                     names,
                     fingerprint,
                     not_after,
-                    "the server certificate is over: callers refuse it; put a new one and its key in their files"
+                    "the server certificate has expired, so clients reject it; install a new certificate and its key; no restart is needed"
                 ),
                 (ExpiryStage::Over, _) => tracing::warn!(
                     key,
                     names,
                     fingerprint,
                     not_after,
-                    "is over and stays in force; put a new one in its file"
+                    "has expired and stays in force; install a new file"
                 ),
                 _ => tracing::warn!(
                     key,
                     names,
                     fingerprint,
                     not_after,
-                    "ends soon; put a new one in its file: no restart is needed"
+                    "expires soon; install a new file; no restart is needed"
                 ),
             }
         }
-        self.admin.readiness.set(Condition::Certificate, own);
+
+        self.admin
+            .readiness
+            .set(Condition::Certificate, is_server_valid);
     }
 
     fn metrics(&self) -> &Metrics {
@@ -345,48 +366,52 @@ impl Reload {
     /// # Errors
     ///
     /// The error of the files. In this case nothing has changed.
-    pub(crate) async fn ask(
+    pub(crate) async fn reload(
         &self,
         tls: Tls,
         control: Option<ControlListen>,
     ) -> Result<(), TlsError> {
-        let (done, answer) = oneshot::channel();
-        let gone = |()| TlsError::Library("the engine shuts down".into());
+        let (done, result) = oneshot::channel();
         self.0
             .send(ReloadRequest { tls, control, done })
             .await
-            .map_err(|_| gone(()))?;
-        answer.await.map_err(|_| gone(()))?
+            .map_err(|_| shutting_down())?;
+        result.await.map_err(|_| shutting_down())?
     }
 }
 
+fn shutting_down() -> TlsError {
+    TlsError::Library("the engine shuts down".into())
+}
+
 /// Reads the files on a blocking thread. Returns `None` if the runtime shuts down.
-async fn look(tls: &Tls, control: Option<&ControlListen>) -> Option<Files> {
-    let (tls, control) = (tls.clone(), control.cloned());
-    tokio::task::spawn_blocking(move || Files::look(&tls, control.as_ref()))
+async fn read_files(tls: &Tls, control: Option<&ControlListen>) -> Option<Files> {
+    let tls = tls.clone();
+    let control = control.cloned();
+    tokio::task::spawn_blocking(move || Files::read(&tls, control.as_ref()))
         .await
         .ok()
 }
 
 /// Reads the files until two reads in a row find the same contents.
-async fn settle(
+async fn read_settled_files(
     mut files: Files,
     tls: &Tls,
     control: Option<&ControlListen>,
 ) -> Result<Files, TlsError> {
-    for _ in 0..SETTLE_LOOKS_MAX {
+    for _ in 0..SETTLE_READS_MAX {
         sleep(SETTLE).await;
-        let again = look(tls, control).await.ok_or(TlsError::Restless)?;
-        if again.digest() == files.digest() {
-            return Ok(again);
+        let next = read_files(tls, control).await.ok_or(TlsError::Restless)?;
+        if next.digest() == files.digest() {
+            return Ok(next);
         }
-        files = again;
+        files = next;
     }
     Err(TlsError::Restless)
 }
 
 /// Builds the TLS settings on a blocking thread, since a revocation list can be long.
-async fn load(
+async fn load_blocking(
     files: Files,
     tls: Tls,
     control: Option<ControlListen>,

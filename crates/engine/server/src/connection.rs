@@ -21,8 +21,8 @@ mod audit;
 mod input;
 mod pace;
 mod reader;
-mod replies;
 mod request;
+mod responses;
 mod span;
 
 use std::sync::Arc;
@@ -40,7 +40,7 @@ use crate::shutdown::Shutdown;
 use audit::RejectedRequest;
 use pace::Pace;
 use reader::Reader;
-use replies::{Outgoing, write_replies};
+use responses::{Outgoing, write_responses};
 use sealwire_access::Principal;
 use sealwire_engine::engine::Engine;
 use sealwire_engine::jobs::cancel_token::{CancelTokens, StopReason};
@@ -103,7 +103,7 @@ struct Connection {
     memory: Arc<ConnectionMemory>,
     /// Permits for requests in flight. Each permit is held until the response is written.
     in_flight_permits: Arc<Semaphore>,
-    replies: mpsc::Sender<Outgoing>,
+    responses: mpsc::Sender<Outgoing>,
     /// Permits for responses that wait for their audit record without an in-flight permit.
     recordings: Arc<Semaphore>,
     /// The client asked for errors as text.
@@ -116,7 +116,7 @@ enum End {
     /// The peer closed the connection, or the connection broke.
     Closed,
     /// The peer violated the protocol or a time limit. Queued responses are still written.
-    Expelled,
+    Disconnected,
     /// The engine drains or the client is disconnected, and every request has its response.
     Drained,
 }
@@ -131,7 +131,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
 ) {
     let limits = engine.limits.clone();
     let (read, write) = tokio::io::split(stream);
-    let (replies, outgoing) = mpsc::channel(limits.in_flight_per_connection_max);
+    let (responses, outgoing) = mpsc::channel(limits.in_flight_per_connection_max);
     let connection = Arc::new(Connection {
         principal,
         state,
@@ -139,7 +139,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
         memory: ConnectionMemory::new(limits.bytes_per_connection_max),
         in_flight_permits: Arc::new(Semaphore::new(limits.in_flight_per_connection_max)),
         recordings: Arc::new(Semaphore::new(limits.in_flight_per_connection_max)),
-        replies,
+        responses,
         text_errors: AtomicBool::new(false),
         engine,
     });
@@ -147,12 +147,12 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     let stall = Duration::from_millis(limits.write_stall_ms_max);
     let shared = Arc::clone(&connection.engine);
     let mut writer = connection.spawn(async move {
-        write_replies(write, outgoing, stall, |n| shared.metrics.reply_bytes(n)).await
+        write_responses(write, outgoing, stall, |n| shared.metrics.reply_bytes(n)).await
     });
 
     let mut reader = Reader::new(Arc::clone(&connection), read, shutdown.clone());
     let end = tokio::select! {
-        end = reader.read_calls() => end,
+        end = reader.read_requests() => end,
         () = connection.drain(shutdown.clone()) => End::Drained,
         // The peer does not read responses, so its requests are of no use.
         _ = &mut writer => End::Closed,
@@ -282,7 +282,7 @@ impl Connection {
     /// pauses reading.
     async fn send(&self, bytes: Vec<u8>) {
         let _ = self
-            .replies
+            .responses
             .send(Outgoing {
                 bytes,
                 _admission: None,
@@ -297,16 +297,17 @@ impl Connection {
         if is_fault_of_sender(failure.code()) {
             self.state.pace.rejected(Instant::now());
         }
-        if let RequestFailure::Overloaded(refusal) = failure {
-            self.engine.metrics.count_rejection(refusal.reason.into());
+        if let RequestFailure::Overloaded(rejection) = failure {
+            self.engine.metrics.count_rejection(rejection.reason.into());
         }
+
         self.engine.metrics.count_request(&RequestReport {
             method,
             code: failure.code().into(),
             times: None,
         });
         log_failure(&self.engine.failures, &self.principal, msgid, failure);
-        let out = self.error_reply(msgid, failure);
+        let out = self.error_response(msgid, failure);
         let recording = self.record_rejected(request, failure.code().into());
         self.end_span_rejected(request, failure.code().into());
         self.send_recorded(msgid, out, recording).await;
@@ -319,7 +320,7 @@ impl Connection {
     }
 
     /// Returns the response to a failed request.
-    fn error_reply(&self, msgid: u32, failure: &RequestFailure) -> Vec<u8> {
+    fn error_response(&self, msgid: u32, failure: &RequestFailure) -> Vec<u8> {
         let is_text = self.text_errors.load(Ordering::Relaxed);
         let format = if is_text {
             ErrorFormat::Text
@@ -333,13 +334,13 @@ impl Connection {
 
     /// Disconnects a client that reuses a msgid in flight, because the client could not tell the
     /// two responses apart.
-    async fn expel_for_msgid(&self) -> End {
+    async fn disconnect_for_msgid(&self) -> End {
         self.send_protocol_error(&RpcError::new(
             ErrorCode::BadRequest,
             "this msgid is still in flight",
         ))
         .await;
-        End::Expelled
+        End::Disconnected
     }
 
     /// Sends the reason why the connection closes, if it belongs to no request.

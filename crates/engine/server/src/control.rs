@@ -29,7 +29,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::accept::{Acceptor, Principals, Serve, listen};
+use crate::accept::{Acceptor, Principals, Serve, bind};
 use crate::certificates::ConnectionRegistry;
 use crate::connection::Peer;
 use crate::error::StartError;
@@ -51,12 +51,12 @@ const CONNECTIONS_PER_PRINCIPAL_MAX: usize = 16;
 const HANDSHAKES_MAX: usize = 8;
 /// Maximum number of concurrent clients that are not listed. Their connections are not available to
 /// operators.
-const STRANGERS_MAX: usize = 8;
+const UNAUTHORIZED_MAX: usize = 8;
 /// Time limit for an unlisted client to send its first message and receive the error. The command
 /// line sends its request immediately.
-const STRANGER_TIME_MAX: Duration = Duration::from_secs(3);
+const UNAUTHORIZED_TIME_MAX: Duration = Duration::from_secs(3);
 /// Maximum number of concurrent requests, including those whose client no longer waits.
-const CALLS_MAX: usize = CONNECTIONS_MAX;
+const REQUESTS_MAX: usize = CONNECTIONS_MAX;
 /// Maximum length of a message. A private key with its names takes a tenth of it.
 const MESSAGE_BYTES_MAX: u64 = 1 << 20;
 /// Maximum number of values in one message. `roles.set` needs the most.
@@ -64,7 +64,7 @@ const ELEMENTS_MAX: u64 = 1_000;
 /// Maximum nesting of containers. A request has three levels.
 const DEPTH_MAX: u32 = 8;
 /// How long a client waits for its request. The store responds earlier, with a result or an error.
-const CALL_MAX: Duration = Duration::from_secs(30);
+const REQUEST_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long one request to rotate the root key waits for live engines.
 const ROTATION_WAIT: Duration = Duration::from_secs(15);
 /// How long an unseal request waits until this engine serves requests and can write audit records.
@@ -76,7 +76,7 @@ pub(crate) struct ControlServer {
     address: SocketAddr,
     accepting: JoinHandle<()>,
     connections: Arc<Semaphore>,
-    calls: Arc<Semaphore>,
+    request_permits: Arc<Semaphore>,
 }
 
 /// A bound listener that does not accept connections yet.
@@ -92,34 +92,26 @@ impl ControlServer {
     ///
     /// [`StartError::Bind`].
     pub(crate) fn bind(control: &ControlListen) -> Result<Bound, StartError> {
-        let bind = |source| StartError::Bind {
-            key: "control.address",
-            address: control.address,
-            source,
-        };
-        let listener = listen(control.address).map_err(bind)?;
-        let address = listener.local_addr().map_err(bind)?;
+        let (listener, address) = bind("control.address", control.address)?;
         Ok(Bound { listener, address })
     }
 
     /// Accepts connections until the engine drains.
     pub(crate) fn start(
         bound: Bound,
-        gate: Arc<ConnectionRegistry>,
-        desk: ControlService,
+        registry: Arc<ConnectionRegistry>,
+        service: ControlService,
         network: NetworkScheduler,
         drains: watch::Receiver<bool>,
     ) -> Self {
         let Bound { listener, address } = bound;
-        let (connections, calls) = (
-            Arc::new(Semaphore::new(CONNECTIONS_MAX)),
-            Arc::clone(&desk.calls),
-        );
+        let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let request_permits = Arc::clone(&service.request_permits);
         let acceptor = Acceptor {
             listener,
-            gate,
-            engine: Arc::clone(&desk.engine),
-            service: Arc::new(desk),
+            registry,
+            engine: Arc::clone(&service.engine),
+            service: Arc::new(service),
             connections: Arc::clone(&connections),
             handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
             per_principal_max: CONNECTIONS_PER_PRINCIPAL_MAX,
@@ -128,11 +120,12 @@ impl ControlServer {
             network,
             drains,
         };
+
         Self {
             address,
             accepting: tokio::spawn(acceptor.run()),
             connections,
-            calls,
+            request_permits,
         }
     }
 
@@ -143,10 +136,10 @@ impl ControlServer {
 
     /// Waits until every connection and every request has ended. Each connection ends after its
     /// current request when the engine drains.
-    pub(crate) async fn ended(self) {
+    pub(crate) async fn wait_until_ended(self) {
         let _ = self.accepting.await;
         let _ = self.connections.acquire_many(CONNECTIONS_MAX as u32).await;
-        let _ = self.calls.acquire_many(CALLS_MAX as u32).await;
+        let _ = self.request_permits.acquire_many(REQUESTS_MAX as u32).await;
     }
 }
 
@@ -168,13 +161,13 @@ pub(crate) struct ControlService {
     /// authority.
     callers: Vec<Caller>,
     /// Permits for concurrent requests.
-    calls: Arc<Semaphore>,
+    request_permits: Arc<Semaphore>,
     /// State of the operations on the rows of key versions.
     keys: control::KeyPermits,
     /// Permits for concurrent clients that are not listed.
-    strangers: Semaphore,
+    unauthorized: Semaphore,
     /// Throttles the log messages that name unlisted clients.
-    stranger: LogThrottle,
+    unauthorized_log: LogThrottle,
 }
 
 impl ControlService {
@@ -186,43 +179,44 @@ impl ControlService {
         access: &Access,
         callers: Vec<Caller>,
     ) -> Self {
-        let (calls, strangers) = (
-            Arc::new(Semaphore::new(CALLS_MAX)),
-            Semaphore::new(STRANGERS_MAX),
-        );
+        let request_permits = Arc::new(Semaphore::new(REQUESTS_MAX));
+        let unauthorized = Semaphore::new(UNAUTHORIZED_MAX);
         let administrators =
             (access.mode != AccessMode::Off).then(|| access.administrators.clone());
-        let (keys, stranger) = (control::KeyPermits::default(), LogThrottle::default());
+        let keys = control::KeyPermits::default();
+        let unauthorized_log = LogThrottle::default();
         Self {
             engine,
             root,
             administrators,
             callers,
-            calls,
+            request_permits,
             keys,
-            strangers,
-            stranger,
+            unauthorized,
+            unauthorized_log,
         }
     }
 
-    fn admits(&self, principal: &Principal) -> bool {
-        let listed =
-            |caller: &Caller| caller.0 == principal.kind() && caller.1 == principal.as_str();
-        self.callers.is_empty() || self.callers.iter().any(listed)
+    fn permits(&self, principal: &Principal) -> bool {
+        self.callers.is_empty()
+            || self
+                .callers
+                .iter()
+                .any(|caller| caller.0 == principal.kind() && caller.1 == principal.as_str())
     }
 
     /// Checks that a request can start now. A sealed engine accepts only the status and unseal
     /// requests. An engine that started sealed has no audit trail yet, but it must still accept
     /// these two requests.
-    fn ready(&self, call: &Control<'_>) -> Result<(), RequestFailure> {
-        let is_open = matches!(
-            call,
+    fn check_ready(&self, request: &Control<'_>) -> Result<(), RequestFailure> {
+        let works_sealed = matches!(
+            request,
             Control::Root(RootOperation::Status | RootOperation::Unseal)
         );
         match self.engine.apps.check_unsealed() {
-            Err(_) if is_open && !self.engine.audit.is_open() => Ok(()),
-            Err(sealed) if !is_open => Err(sealed),
-            _ => self.engine.audit.ready(),
+            Err(_) if works_sealed && !self.engine.audit.is_open() => Ok(()),
+            Err(sealed) if !works_sealed => Err(sealed),
+            _ => self.engine.audit.check_ready(),
         }
     }
 
@@ -230,28 +224,31 @@ impl ControlService {
     /// its cache must not unseal the store. Returns `None` if the store has no root key.
     async fn is_sealed(&self) -> Result<Option<bool>, RpcError> {
         let apps = &self.engine.apps;
-        let (_, root) = apps.control().root().await.map_err(control::refused)?;
+        let (_, root) = apps.control().root().await.map_err(control::store_error)?;
         Ok(root.map(|root| apps.is_sealed() || root.sealed_unix_s.is_some()))
     }
 
     /// Authorizes a request, executes it and appends its result to `out`.
-    async fn answer(
+    async fn handle(
         &self,
         principal: &Principal,
-        call: &Control<'_>,
+        request: &Control<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Applied, RpcError> {
-        let asked = access::of_control(call);
-        let asked = asked.ok_or_else(|| {
-            RpcError::new(ErrorCode::Internal, "a control call without an operation")
+        let authorization = access::control_authorization(request).ok_or_else(|| {
+            RpcError::new(
+                ErrorCode::Internal,
+                "a control request without an operation",
+            )
         })?;
-        let sealed = match call {
+        let sealed = match request {
             Control::Root(RootOperation::Status | RootOperation::Unseal) => {
                 self.is_sealed().await?
             }
             _ => None,
         };
-        if let (Control::Root(operation), Some(true)) = (call, sealed) {
+
+        if let (Control::Root(operation), Some(true)) = (request, sealed) {
             if self
                 .administrators
                 .as_ref()
@@ -263,20 +260,22 @@ impl ControlService {
                 ));
             }
             return self
-                .change_root(principal, call.method(), operation, out)
+                .change_root(principal, request.method(), operation, out)
                 .await;
         }
+
         let permit = self
             .engine
             .decider
-            .decide(principal, asked)
+            .decide(principal, authorization)
             .await
-            .map_err(|failure| failure.to_rpc_error())?;
-        if let Control::Root(RootOperation::Unseal) = call {
+            .map_err(RpcError::from)?;
+
+        if let Control::Root(RootOperation::Unseal) = request {
             // The store may have been sealed since the check. A role must not undo that.
             return match sealed {
                 Some(_) => {
-                    self.change_root(principal, call.method(), &RootOperation::Status, out)
+                    self.change_root(principal, request.method(), &RootOperation::Status, out)
                         .await
                 }
                 None => Err(RpcError::new(
@@ -285,107 +284,112 @@ impl ControlService {
                 )),
             };
         }
-        let done = self.answer_permitted(&permit, principal, call, out).await;
-        if done
+
+        let applied = self.execute(&permit, principal, request, out).await;
+        if applied
             .as_ref()
             .is_err_and(|error| error.code == ErrorCode::Internal)
-            && is_change(call)
+            && is_change(request)
         {
             // The change may have been made even though its anchor was not written.
             self.engine.apps.changed_here().await;
         }
-        done
+        applied
     }
 
-    async fn answer_permitted(
+    async fn execute(
         &self,
         permit: &Permit<'_>,
         principal: &Principal,
-        call: &Control<'_>,
+        request: &Control<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Applied, RpcError> {
-        let (state, method) = (self.engine.apps.control(), permit.operation());
+        let state = self.engine.apps.control();
+        let method = permit.operation();
         let store = &**state.store();
-        match call {
+        match request {
             Control::Apps(page) => {
-                let found = control::apps(state, *page).await?;
-                found.encode(out);
-                Ok(Applied::at(found.generation))
+                let response = control::apps(state, *page).await?;
+                response.encode(out);
+                Ok(Applied::at(response.generation))
             }
             Control::Export(page) => {
-                let found = control::export(state, *page).await?;
-                found.encode(out);
-                Ok(Applied::at(found.generation))
+                let response = control::export(state, *page).await?;
+                response.encode(out);
+                Ok(Applied::at(response.generation))
             }
-            Control::Collections(call) => {
-                let found = control::collections(state, call.app, call.page).await?;
-                found.encode(out);
-                Ok(Applied::at(found.generation))
+            Control::Collections(request) => {
+                let response = control::collections(state, request.app, request.page).await?;
+                response.encode(out);
+                Ok(Applied::at(response.generation))
             }
             Control::Root(operation) => {
-                self.change_root(principal, call.method(), operation, out)
+                self.change_root(principal, request.method(), operation, out)
                     .await
             }
-            Control::Census(call) => {
-                let found = control::census(&self.engine, &self.keys, call).await?;
-                found.encode(out);
-                Ok(Applied::at(found.generation))
+            Control::Census(request) => {
+                let response = control::census(&self.engine, &self.keys, request).await?;
+                response.encode(out);
+                Ok(Applied::at(response.generation))
             }
-            Control::RewrapRows(call) => {
-                let done = control::rewrap(&self.engine, &self.keys, call).await?;
-                done.encode(out);
+            Control::RewrapRows(request) => {
+                let response = control::rewrap(&self.engine, &self.keys, request).await?;
+                response.encode(out);
                 Ok(Applied {
-                    rows: (done.rewrapped, done.unopened + done.unauthenticated),
-                    ..Applied::at(done.generation)
+                    rows: (
+                        response.rewrapped,
+                        response.unopened + response.unauthenticated,
+                    ),
+                    ..Applied::at(response.generation)
                 })
             }
-            Control::Migrate(call) => {
-                let done = control::migrate(&self.engine, &self.keys, call).await?;
-                done.encode(out);
-                let unaccepted = if call.accept_unauthenticated {
+            Control::Migrate(request) => {
+                let response = control::migrate(&self.engine, &self.keys, request).await?;
+                response.encode(out);
+                let unaccepted = if request.accept_unauthenticated {
                     0
                 } else {
-                    done.unauthenticated.len()
+                    response.unauthenticated.len()
                 };
-                let left = done.unopened.len() + done.erased.len() + unaccepted;
+                let unchanged = response.unopened.len() + response.erased.len() + unaccepted;
                 Ok(Applied {
-                    rows: (done.migrated, left as u64),
-                    ..Applied::at(done.generation)
+                    rows: (response.migrated, unchanged as u64),
+                    ..Applied::at(response.generation)
                 })
             }
             Control::Instances => {
-                let found = self.instances().await?;
-                found.encode(out);
-                Ok(Applied::at(found.generation))
+                let response = self.instances().await?;
+                response.encode(out);
+                Ok(Applied::at(response.generation))
             }
             Control::Roles(page) => {
-                let found = control::roles(store, *page).await?;
-                found.encode(out);
-                Ok(Applied::at(found.generation))
+                let response = control::roles(store, *page).await?;
+                response.encode(out);
+                Ok(Applied::at(response.generation))
             }
             Control::Principals(page) => {
-                let found = control::principals(store, *page).await?;
-                found.encode(out);
-                Ok(Applied::at(found.generation))
+                let response = control::principals(store, *page).await?;
+                response.encode(out);
+                Ok(Applied::at(response.generation))
             }
-            Control::Check(call) => {
-                let found = control::check(&self.engine.decider, call).await?;
-                found.encode(out);
-                Ok(Applied::at(found.generation))
+            Control::Check(request) => {
+                let response = control::check(&self.engine.decider, request).await?;
+                response.encode(out);
+                Ok(Applied::at(response.generation))
             }
-            Control::PublicKeys(call) => {
-                let found = self
+            Control::PublicKeys(request) => {
+                let response = self
                     .engine
-                    .public_keys(permit, call.options.min_generation)
-                    .map_err(|failure| failure.to_rpc_error())?;
-                found.encode(out);
-                Ok(Applied::at(found.generation))
+                    .public_keys(permit, request.options.min_generation)
+                    .map_err(RpcError::from)?;
+                response.encode(out);
+                Ok(Applied::at(response.generation))
             }
-            Control::App(call) => {
-                let changed = control::change_app(state, call.clone()).await?;
+            Control::App(request) => {
+                let changed = control::change_app(state, request.clone()).await?;
                 changed.encode(out);
                 tracing::info!(
-                    %principal, %method, app = call.app, key = changed.key, generation = changed.generation,
+                    %principal, %method, app = request.app, key = changed.key, generation = changed.generation,
                     "changed an app"
                 );
                 self.engine.apps.changed_here().await;
@@ -394,33 +398,33 @@ impl ControlService {
                     ..Applied::at(changed.generation)
                 })
             }
-            Control::Collection(call) => {
+            Control::Collection(request) => {
                 let objects = self
                     .engine
                     .objects
                     .as_ref()
                     .map(|objects| &**objects.store());
-                let changed = control::change_collection(state, objects, call).await?;
+                let changed = control::change_collection(state, objects, request).await?;
                 changed.encode(out);
                 tracing::info!(
-                    %principal, %method, app = call.app, collection = call.collection,
+                    %principal, %method, app = request.app, collection = request.collection,
                     generation = changed.generation, "changed a collection"
                 );
                 self.engine.apps.changed_here().await;
                 Ok(Applied::at(changed.generation))
             }
-            Control::Role(call) => {
-                let changed = control::change_role(store, call).await?;
+            Control::Role(request) => {
+                let changed = control::change_role(store, request).await?;
                 changed.encode(out);
-                tracing::info!(%principal, %method, role = call.role, generation = changed.generation, "changed a role");
+                tracing::info!(%principal, %method, role = request.role, generation = changed.generation, "changed a role");
                 self.engine.apps.changed_here().await;
                 Ok(Applied::at(changed.generation))
             }
-            Control::Principal(call) => {
-                let changed = control::change_principal(store, *call).await?;
+            Control::Principal(request) => {
+                let changed = control::change_principal(store, *request).await?;
                 changed.encode(out);
                 let generation = changed.generation;
-                tracing::info!(%principal, %method, of = call.principal, generation, "changed the roles of a principal");
+                tracing::info!(%principal, %method, of = request.principal, generation, "changed the roles of a principal");
                 self.engine.apps.changed_here().await;
                 Ok(Applied::at(generation))
             }
@@ -442,27 +446,29 @@ impl ControlService {
             } else {
                 // A part of the operation may be complete. The operation changes no role, so cached
                 // permissions stay valid. Keep them, because the store may be lost.
-                self.engine.apps.look();
+                self.engine.apps.request_refresh();
             }
         }
-        let changed = changed.map_err(control::refused)?;
+
+        let changed = changed.map_err(control::store_error)?;
         if matches!(operation, RootOperation::Unseal) {
             // The audit record of this request needs the audit trail. An engine that started sealed
             // opens the trail only now.
             let _ = timeout(UNSEAL_WAIT, async {
-                self.engine.apps.unsealed().await;
-                self.engine.audit.opened().await;
+                self.engine.apps.wait_until_unsealed().await;
+                self.engine.audit.wait_until_open().await;
             })
             .await;
         }
+
         changed.encode(out);
         Ok(Applied::at(changed.generation))
     }
 
     async fn instances(&self) -> Result<Instances, RpcError> {
         let control = self.engine.apps.control();
-        let generation = control.generation().await.map_err(control::refused)?;
-        let instances = control.instances().await.map_err(control::refused)?;
+        let generation = control.generation().await.map_err(control::store_error)?;
+        let instances = control.instances().await.map_err(control::store_error)?;
         Ok(Instances {
             instances: instances.into_iter().map(control::instance).collect(),
             generation,
@@ -500,14 +506,15 @@ impl Serve for Arc<ControlService> {
 fn not_listed() -> RpcError {
     RpcError::new(
         ErrorCode::Forbidden,
-        "this certificate may not change control state: control.principals lists who may",
+        "this certificate may not send control requests; control.principals lists the certificates that may",
     )
 }
+
 /// Returns true if a request changes grants or the objects that clients can use. Cached permissions
 /// are outdated after such a request.
-const fn is_change(call: &Control<'_>) -> bool {
+const fn is_change(request: &Control<'_>) -> bool {
     matches!(
-        call,
+        request,
         Control::App(_)
             | Control::Collection(_)
             | Control::Migrate(_)

@@ -123,6 +123,7 @@ impl NetworkScheduler {
         if self.0.is_round_due.swap(true, Ordering::AcqRel) {
             return;
         }
+
         let scheduler = self.clone();
         tokio::spawn(async move {
             loop {
@@ -248,6 +249,7 @@ impl TaskGuard {
             }
             TaskState::Idle => (),
         }
+
         if WOKE.take() {
             queue.thread_woke();
         }
@@ -255,6 +257,7 @@ impl TaskGuard {
             self.flow.delayed_by(Duration::ZERO);
             return true;
         }
+
         *state = TaskState::Queued(context.waker().clone());
         drop(state);
         queue.push(*id, Arc::clone(&self.task));
@@ -279,18 +282,18 @@ impl TaskGuard {
 /// A poll of a task. The poll is charged when this guard is dropped, also by a panic.
 struct Unit<'a> {
     task: &'a TaskGuard,
-    began: Instant,
+    started: Instant,
     /// End of the surrounding slice.
     outer: Option<Instant>,
 }
 
 impl<'a> Unit<'a> {
     fn begin(task: &'a TaskGuard) -> Self {
-        let began = now();
+        let started = now();
         Self {
             task,
-            began,
-            outer: SLICE_ENDS.replace(Some(began + QUANTUM)),
+            started,
+            outer: SLICE_ENDS.replace(Some(started + QUANTUM)),
         }
     }
 }
@@ -299,7 +302,7 @@ impl Drop for Unit<'_> {
     fn drop(&mut self) {
         SLICE_ENDS.set(self.outer);
         self.task
-            .charge(now().saturating_duration_since(self.began));
+            .charge(now().saturating_duration_since(self.started));
     }
 }
 

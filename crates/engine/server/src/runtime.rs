@@ -37,19 +37,18 @@ pub fn start(config: &Config) -> io::Result<Runtime> {
     let cores = available_parallelism().map_or(1, usize::from);
     let network_threads = config.network.threads_on(cores);
     let started = AtomicUsize::new(0);
-    let next_thread_name = move || {
-        let number = started.fetch_add(1, Ordering::Relaxed);
-        number
-            .checked_sub(network_threads)
-            .map_or(format!("{NETWORK}-{number}"), |number| {
-                format!("{CRYPTO}-{number}")
-            })
-    };
     let inline = Cost::from_nanos(config.schedule.inline_us * 1_000);
     let runtime = Builder::new_multi_thread()
         .worker_threads(network_threads)
         .max_blocking_threads(config.crypto.threads_on(cores) + SPARE_BLOCKING_THREADS)
-        .thread_name_fn(next_thread_name)
+        .thread_name_fn(move || {
+            let number = started.fetch_add(1, Ordering::Relaxed);
+            number
+                .checked_sub(network_threads)
+                .map_or(format!("{NETWORK}-{number}"), |number| {
+                    format!("{CRYPTO}-{number}")
+                })
+        })
         .on_thread_unpark(move || {
             inline_budget::renew(inline);
             network_scheduler::thread_woke();

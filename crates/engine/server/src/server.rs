@@ -17,7 +17,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::accept::{Acceptor, Principals, Serve, listen};
+use crate::accept::{Acceptor, Principals, Serve, bind};
 pub use crate::error::StartError;
 use crate::http::HttpService;
 use sealwire_engine::access::Authorizer;
@@ -99,7 +99,8 @@ impl Server {
     /// [`StartError`]. Every task that was started is stopped.
     pub async fn start_closed(config: &Config) -> Result<Self, StartError> {
         let unsealer = Unsealer::open(config)?;
-        Self::start_over(config, unsealer, Stores::open(config, Access::Serve).await?).await
+        Self::start_with_unsealer(config, unsealer, Stores::open(config, Access::Serve).await?)
+            .await
     }
 
     /// Starts to accept data connections.
@@ -107,6 +108,7 @@ impl Server {
         if self.state.readiness.phase() != Phase::Starting {
             return;
         }
+
         // The engine becomes ready before it accepts the first connection, so that no client gets a
         // response from an engine that reports that it is not ready.
         self.state.readiness.enter(Phase::Ready);
@@ -115,7 +117,9 @@ impl Server {
                 let _ = open.send(());
             }
         }
-        let (admin, generation) = (self.admin.address(), self.engine.apps.generation());
+
+        let admin = self.admin.address();
+        let generation = self.engine.apps.generation();
         let [address, http, control] =
             [self.address(), self.http_address(), self.control_address()]
                 .map(|at| at.map(tracing::field::display));
@@ -128,12 +132,12 @@ impl Server {
     ///
     /// [`StartError`]. Every task that was started is stopped.
     pub async fn start_with(config: &Config, stores: Stores) -> Result<Self, StartError> {
-        let mut server = Self::start_over(config, Unsealer::open(config)?, stores).await?;
+        let mut server = Self::start_with_unsealer(config, Unsealer::open(config)?, stores).await?;
         server.open();
         Ok(server)
     }
 
-    async fn start_over(
+    async fn start_with_unsealer(
         config: &Config,
         unsealer: Unsealer,
         stores: Stores,
@@ -149,8 +153,9 @@ impl Server {
             Arc::clone(&stores.control),
             Arc::<Unsealer>::clone(&unsealer),
         );
-        let apps = Arc::new(Apps::load(control, shown(config.listen.address), opened).await?);
-        let begun = async {
+        let apps =
+            Arc::new(Apps::load(control, format_address(config.listen.address), opened).await?);
+        let start = async {
             if !apps.is_sealed() {
                 match make_administrators(config, &apps).await {
                     Ok(()) | Err(StoreError::Sealed) => {}
@@ -163,7 +168,7 @@ impl Server {
                 Err(StoreError::Sealed) => None,
                 Err(error) => return Err(error.into()),
             };
-            Self::start_on(
+            Self::start_with_apps(
                 config,
                 stores,
                 Arc::clone(&apps),
@@ -172,7 +177,8 @@ impl Server {
             )
             .await
         };
-        match begun.await {
+
+        match start.await {
             Ok(server) => {
                 if let Some(folder) = &config.audit.folder {
                     unsealer.keep_copy(folder).await;
@@ -189,7 +195,7 @@ impl Server {
         }
     }
 
-    async fn start_on(
+    async fn start_with_apps(
         config: &Config,
         stores: Stores,
         apps: Arc<Apps>,
@@ -209,10 +215,10 @@ impl Server {
             .address
             .map(|address| bind("http.address", address))
             .transpose()?;
-        let control = match (&config.control, certificates.control_gate()) {
-            (Some(control), Some(gate)) => Some((
+        let control = match (&config.control, certificates.control_registry()) {
+            (Some(control), Some(registry)) => Some((
                 ControlServer::bind(control)?,
-                gate,
+                registry,
                 control.principals.clone(),
             )),
             _ => None,
@@ -232,8 +238,8 @@ impl Server {
             .map_err(StartError::Traces)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let metrics = Arc::clone(&state.metrics);
-        let ahead = KeyWarmer::new(&config.crypto);
-        let spare = Arc::clone(&ahead);
+        let key_warmer = KeyWarmer::new(&config.crypto);
+        let idle_warmer = Arc::clone(&key_warmer);
         let threads = u32::try_from(config.crypto.threads_on(cores))
             .ok()
             .and_then(NonZeroU32::new);
@@ -241,7 +247,7 @@ impl Server {
             threads.unwrap_or(NonZeroU32::MIN),
             &config.schedule,
             sealwire_engine::calibrate::calibrate()?,
-            Arc::new(move || spare.make_ready()),
+            Arc::new(move || idle_warmer.make_ready()),
         );
         metrics.watch_scheduler(scheduler.probe());
         let (tokens, objects) = stores.batched(config.limits.token_value_bytes_max, &metrics);
@@ -260,20 +266,20 @@ impl Server {
         });
         state
             .metrics
-            .watch_served(served(Arc::clone(&apps), &stores));
+            .watch_served(app_gauges(Arc::clone(&apps), &stores));
         if is_complete {
             unsealer
                 .providers()
                 .observe(Arc::clone(&state.metrics), engine.audit.clone());
         }
-        let asking = Arc::clone(&unsealer);
-        apps.before_first_try(Box::new(move || asking.ask_again()));
+        let retried_unsealer = Arc::clone(&unsealer);
+        apps.before_first_try(Box::new(move || retried_unsealer.retry_at_next_load()));
         let (draining, drains) = watch::channel(false);
         let network =
             NetworkScheduler::new(tokio::runtime::Handle::current().metrics().num_workers());
         let connections = Arc::new(Semaphore::new(config.limits.connections_max));
         let shared = SharedAcceptor {
-            gate: certificates.data_gate(),
+            registry: certificates.data_registry(),
             engine: Arc::clone(&engine),
             connections: Arc::clone(&connections),
             principals: Arc::<Principals>::default(),
@@ -284,10 +290,10 @@ impl Server {
         let http =
             http_listener.map(|bound| shared.start(bound, HttpService::new(&engine, config)));
         let root = RootAdmin::new(apps.control().clone(), Arc::clone(&unsealer));
-        let control = control.map(|(bound, gate, callers)| {
+        let control = control.map(|(bound, registry, callers)| {
             ControlServer::start(
                 bound,
-                gate,
+                registry,
                 ControlService::new(Arc::clone(&engine), root.clone(), &config.access, callers),
                 network.clone(),
                 draining.subscribe(),
@@ -298,23 +304,24 @@ impl Server {
             .clone()
             .zip(stores.objects.clone())
             .map(|rows| {
-                let (control, ledger) = (apps.control().clone(), Arc::clone(&engine));
+                let control = apps.control().clone();
+                let recorder = Arc::clone(&engine);
                 let sweeper = Sweeper::new(
                     control,
                     rows,
                     apps.instance(),
                     config.sweep,
-                    ledger,
+                    recorder,
                     now,
                     draining.subscribe(),
                 );
                 tokio::spawn(sweeper.run())
             });
-        apps.listens(shown(data.as_ref().map(|data| data.address)));
+        apps.set_listen_address(format_address(data.as_ref().map(|data| data.address)));
         let interval = Duration::from_secs(config.kek_probe_interval_s);
         let probing =
             tokio::spawn(SlotProber::new(&unsealer, interval, draining.subscribe()).run());
-        let following = tokio::spawn(ahead.follow(Arc::clone(&apps)));
+        let following = tokio::spawn(key_warmer.follow(Arc::clone(&apps)));
         let aging = tokio::spawn(Arc::clone(&apps).age());
         let recorder = Arc::clone(&engine);
         let reloading = tokio::spawn(async move { recorder.decider.reload_permissions().await });
@@ -325,7 +332,7 @@ impl Server {
         ));
         let recorder = Arc::clone(&engine);
         let keeping = tokio::spawn(
-            certificates.keep(move |outcome| recorder.audit.reloaded("certificates", outcome)),
+            certificates.run(move |outcome| recorder.audit.record_reload("certificates", outcome)),
         );
         let completing = (!is_complete).then(|| {
             tokio::spawn(complete_start(
@@ -336,7 +343,7 @@ impl Server {
             ))
         });
         let recorder = Arc::clone(&engine);
-        let settling = tokio::spawn(async move { recorder.audit.settle().await });
+        let settling = tokio::spawn(async move { recorder.audit.flush_periodically().await });
         Ok(Self {
             data,
             http,
@@ -410,7 +417,10 @@ impl Server {
                 },
                 None => own,
             });
-        self.certificates.ask(config.tls.clone(), control).await?;
+
+        self.certificates
+            .reload(config.tls.clone(), control)
+            .await?;
         Ok(self.config.needs_restart_for(config))
     }
 
@@ -422,6 +432,7 @@ impl Server {
         tracing::info!("draining");
         tokio::time::sleep(Duration::from_millis(self.engine.limits.drain_delay_ms)).await;
         let _ = self.draining.send(true);
+
         for DataListener {
             open, accepting, ..
         } in [self.data, self.http].into_iter().flatten()
@@ -429,23 +440,27 @@ impl Server {
             drop(open);
             let _ = accepting.await;
         }
+
         self.watching.iter().for_each(JoinHandle::abort);
         if let Some(sweeping) = self.sweeping {
             // The sweeper finishes its batch and records the rows that were removed.
             let _ = sweeping.await;
         }
+
         let limits = &self.engine.limits;
         let all = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
         // Each connection enforces its own drain limit. This later limit covers peers that do not
         // close their side of the connection.
-        let patience = Duration::from_millis(limits.drain_ms_max + 2 * limits.write_stall_ms_max);
+        let drain_limit =
+            Duration::from_millis(limits.drain_ms_max + 2 * limits.write_stall_ms_max);
         let ended = async {
             let _ = self.connections.acquire_many(all).await;
             if let Some(control) = self.control {
-                control.ended().await;
+                control.wait_until_ended().await;
             }
         };
-        if timeout(patience, ended).await.is_err() {
+
+        if timeout(drain_limit, ended).await.is_err() {
             tracing::warn!("connections remain at the end of the drain");
         }
         if let Err(error) = self.engine.apps.leave().await {
@@ -457,8 +472,10 @@ impl Server {
         if let Some(objects) = &self.engine.objects {
             objects.close().await;
         }
+
         self.stores.close().await;
-        let (admin, engine) = (self.admin, self.engine);
+        let admin = self.admin;
+        let engine = self.engine;
         let _ = tokio::task::spawn_blocking(move || {
             engine.audit.close();
             engine.traces.close();
@@ -486,9 +503,9 @@ async fn complete_start(
     unsealer: Arc<Unsealer>,
 ) {
     let apps = &engine.apps;
-    let mut is_audited = engine.audit.ready().is_ok();
+    let mut is_audited = engine.audit.check_ready().is_ok();
     loop {
-        apps.unsealed().await;
+        apps.wait_until_unsealed().await;
         let completed: Result<(), StartError> = async {
             if !is_audited {
                 let key = AuditKey::new(apps.control().kek().await?.audit_secret());
@@ -516,7 +533,7 @@ async fn complete_start(
 }
 
 /// Returns a function that collects the gauges of apps and stores for each scrape of the metrics.
-fn served(apps: Arc<Apps>, stores: &Stores) -> Box<dyn Fn() -> AppGauges + Send + Sync> {
+fn app_gauges(apps: Arc<Apps>, stores: &Stores) -> Box<dyn Fn() -> AppGauges + Send + Sync> {
     let links = stores.links();
     Box::new(move || {
         let (generation, count) = apps.count();
@@ -535,10 +552,9 @@ fn served(apps: Arc<Apps>, stores: &Stores) -> Box<dyn Fn() -> AppGauges + Send 
     })
 }
 
-/// Binds the data listener. Returns it with its address.
-/// What the listeners of requests on data share.
+/// The parts that the listeners of requests on data share.
 struct SharedAcceptor {
-    gate: Arc<ConnectionRegistry>,
+    registry: Arc<ConnectionRegistry>,
     engine: Arc<Engine>,
     connections: Arc<Semaphore>,
     principals: Arc<Principals>,
@@ -556,7 +572,7 @@ impl SharedAcceptor {
         let limits = &self.engine.limits;
         let acceptor = Acceptor {
             listener,
-            gate: Arc::clone(&self.gate),
+            registry: Arc::clone(&self.registry),
             engine: Arc::clone(&self.engine),
             service,
             connections: Arc::clone(&self.connections),
@@ -567,6 +583,7 @@ impl SharedAcceptor {
             network: self.network.clone(),
             drains: self.drains.clone(),
         };
+
         let (open, opened) = oneshot::channel();
         let accepting = tokio::spawn(async move {
             if opened.await.is_ok() {
@@ -581,20 +598,8 @@ impl SharedAcceptor {
     }
 }
 
-/// Binds the address of a listener. `key` names its setting.
-fn bind(key: &'static str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
-    let bind = |source| StartError::Bind {
-        key,
-        address,
-        source,
-    };
-    let listener = listen(address).map_err(bind)?;
-    let address = listener.local_addr().map_err(bind)?;
-    Ok((listener, address))
-}
-
 /// Formats the address of an instance. An instance without a data listener has an empty address.
-fn shown(address: Option<SocketAddr>) -> String {
+fn format_address(address: Option<SocketAddr>) -> String {
     address
         .map(|address| address.to_string())
         .unwrap_or_default()

@@ -14,7 +14,7 @@ use sealwire_telemetry::metrics::DisconnectLabel;
 #[derive(Clone, Debug)]
 pub struct Shutdown {
     draining: watch::Receiver<bool>,
-    expelled: watch::Receiver<Option<DisconnectLabel>>,
+    disconnected: watch::Receiver<Option<DisconnectLabel>>,
 }
 
 impl Shutdown {
@@ -22,31 +22,37 @@ impl Shutdown {
     /// revoked.
     pub fn new(
         draining: watch::Receiver<bool>,
-        expelled: watch::Receiver<Option<DisconnectLabel>>,
+        disconnected: watch::Receiver<Option<DisconnectLabel>>,
     ) -> Self {
-        Self { draining, expelled }
+        Self {
+            draining,
+            disconnected,
+        }
     }
 
     /// Returns the reason why new requests are rejected; `None` while they are accepted.
     pub fn reason(&self) -> Option<StopReason> {
         // A revoked client gets this reason even while the engine drains.
-        if self.expelled.borrow().is_some() {
-            return Some(StopReason::Disconnected);
+        if self.disconnected.borrow().is_some() {
+            return Some(StopReason::CertificateRejected);
         }
         self.draining.borrow().then_some(StopReason::Drain)
     }
 
     /// Waits until shutdown has started and returns the reason. Cancel-safe.
     pub async fn started(&mut self) -> StopReason {
-        let Self { draining, expelled } = self;
+        let Self {
+            draining,
+            disconnected,
+        } = self;
         let disconnected = async {
-            if expelled.wait_for(Option::is_some).await.is_err() {
+            if disconnected.wait_for(Option::is_some).await.is_err() {
                 // The registry is gone, so it cannot revoke the certificate.
                 std::future::pending::<()>().await;
             }
         };
         tokio::select! {
-            () = disconnected => StopReason::Disconnected,
+            () = disconnected => StopReason::CertificateRejected,
             // If the sender is dropped, the engine is gone, which counts as a drain.
             _ = draining.wait_for(|draining| *draining) => StopReason::Drain,
         }
@@ -54,11 +60,11 @@ impl Shutdown {
 
     /// Returns the error to send before the connection closes; `None` if the engine only drains.
     pub fn close_reason(&self) -> Option<RpcError> {
-        let why = match (*self.expelled.borrow())? {
+        let why = match (*self.disconnected.borrow())? {
             DisconnectLabel::Revoked => "the client certificate is revoked",
             DisconnectLabel::Expired => "the client certificate has expired",
             DisconnectLabel::Untrusted => {
-                "the client certificate is of no authority that is trusted here any more"
+                "the authority of the client certificate is no longer trusted"
             }
         };
         Some(RpcError::new(ErrorCode::Unauthenticated, why))
@@ -71,8 +77,9 @@ mod tests {
 
     #[tokio::test]
     async fn revoked_certificate_is_reported_even_during_a_drain() {
-        let ((drain, draining), (expel, expelled)) = (watch::channel(false), watch::channel(None));
-        let mut shutdown = Shutdown::new(draining, expelled);
+        let (drain, draining) = watch::channel(false);
+        let (disconnect, disconnected) = watch::channel(None);
+        let mut shutdown = Shutdown::new(draining, disconnected);
         assert_eq!((shutdown.reason(), shutdown.close_reason()), (None, None));
         drain.send_replace(true);
         assert_eq!(
@@ -80,8 +87,8 @@ mod tests {
             (Some(StopReason::Drain), StopReason::Drain)
         );
         assert_eq!(shutdown.close_reason(), None);
-        expel.send_replace(Some(DisconnectLabel::Revoked));
-        assert_eq!(shutdown.reason(), Some(StopReason::Disconnected));
+        disconnect.send_replace(Some(DisconnectLabel::Revoked));
+        assert_eq!(shutdown.reason(), Some(StopReason::CertificateRejected));
         assert_eq!(
             shutdown.close_reason().unwrap().code,
             ErrorCode::Unauthenticated
@@ -90,9 +97,10 @@ mod tests {
 
     #[tokio::test]
     async fn dropped_registry_disconnects_nobody_and_dropped_engine_drains() {
-        let ((drain, draining), (expel, expelled)) = (watch::channel(false), watch::channel(None));
-        let mut shutdown = Shutdown::new(draining, expelled);
-        drop(expel);
+        let (drain, draining) = watch::channel(false);
+        let (disconnect, disconnected) = watch::channel(None);
+        let mut shutdown = Shutdown::new(draining, disconnected);
+        drop(disconnect);
         let mut started = Box::pin(shutdown.started());
         assert!(at_once(&mut started).await.is_none());
         drop(drain);

@@ -57,22 +57,22 @@ pub struct Loaded {
     /// Settings of the control listener, if it is configured.
     pub control: Option<ServerTls>,
     /// Every certificate and revocation list in the files.
-    pub held: Vec<CertificateInfo>,
+    pub certificates: Vec<CertificateInfo>,
 }
 
 impl Loaded {
     /// Returns the earliest expiry in the server's certificate chain. Every certificate was valid
     /// when this value was created.
-    pub fn server_ends(&self) -> Option<OffsetDateTime> {
-        self.ends(CertificateLabel::Server)
+    pub fn server_expiry(&self) -> Option<OffsetDateTime> {
+        self.expiry(CertificateLabel::Server)
     }
 
     /// Returns the earliest expiry of the certificates or lists with this label.
-    pub fn ends(&self, of: CertificateLabel) -> Option<OffsetDateTime> {
-        self.held
+    pub fn expiry(&self, label: CertificateLabel) -> Option<OffsetDateTime> {
+        self.certificates
             .iter()
-            .filter(|held| held.of == of)
-            .filter_map(|held| held.ends)
+            .filter(|certificate| certificate.label == label)
+            .filter_map(|certificate| certificate.expires_at)
             .min()
     }
 }
@@ -135,7 +135,7 @@ pub enum TlsError {
         certificate: PathBuf,
     },
     /// The server's certificate has expired or is not valid yet, so every client would reject it.
-    #[error("tls.certificate: {}: holds from {not_before} to {not_after}, which is not now", file.display())]
+    #[error("tls.certificate: {}: is not valid now, only from {not_before} to {not_after}; install a valid certificate", file.display())]
     NotNow {
         /// The file.
         file: PathBuf,
@@ -147,15 +147,15 @@ pub enum TlsError {
     /// The authority of operators also issues certificates to other clients, which could then act
     /// as operators.
     #[error(
-        "control.client_ca: {}: holds an authority of tls.client_ca, or one above it, so any caller could change the keys; \
-         name operators in control.principals, or give them an authority of their own", file.display()
+        "control.client_ca: {}: contains an authority of tls.client_ca, or its issuer, so any client could change the keys; \
+         set control.principals, or use a separate control.client_ca", file.display()
     )]
     NotOwn {
         /// The file.
         file: PathBuf,
     },
     /// The files change at every read, or cannot be read.
-    #[error("tls: the files keep changing; try again once they hold still")]
+    #[error("tls: the files keep changing while they are read; retry when they are complete")]
     Restless,
     /// The TLS library rejects the combination.
     #[error("tls: {0}")]
@@ -225,6 +225,7 @@ impl<'a> Clients<'a> {
                 CertificateLabel::ControlClientCrl,
             )
         });
+
         match &control.client_ca {
             // Revocation lists of `[tls]` do not cover certificates of another authority. With
             // these lists, the verifier would reject all clients of `control.client_ca`.
@@ -249,7 +250,7 @@ impl<'a> Clients<'a> {
 ///
 /// A file is missing, malformed or exposed, or does not match the others. [`TlsError::NotOwn`].
 pub fn load(tls: &Tls, control: Option<&ControlListen>) -> Result<Loaded, TlsError> {
-    load_from(&Files::look(tls, control), tls, control)
+    load_from(&Files::read(tls, control), tls, control)
 }
 
 /// Builds the TLS settings from files that were already read.
@@ -262,21 +263,23 @@ pub(crate) fn load_from(
     tls: &Tls,
     control: Option<&ControlListen>,
 ) -> Result<Loaded, TlsError> {
-    let mut held = Vec::new();
+    let mut infos = Vec::new();
     let provider = Arc::new(provider());
-    let server = Server::load(files, tls, &provider, &mut held)?;
-    let data = server.listen(files, &Clients::of_data(tls), &mut held)?;
-    let of_control = |control: &ControlListen| {
-        if let (Some(ca), true) = (&control.client_ca, control.principals.is_empty()) {
-            check_own(files, tls, ca)?;
-        }
-        server.listen(files, &Clients::of_control(tls, control), &mut held)
-    };
-    let control = control.map(of_control).transpose()?;
+    let server = Server::load(files, tls, &provider, &mut infos)?;
+    let data = server.listen(files, &Clients::of_data(tls), &mut infos)?;
+    let control = control
+        .map(|control| {
+            if let (Some(ca), true) = (&control.client_ca, control.principals.is_empty()) {
+                check_own(files, tls, ca)?;
+            }
+            server.listen(files, &Clients::of_control(tls, control), &mut infos)
+        })
+        .transpose()?;
+
     Ok(Loaded {
         data,
         control,
-        held,
+        certificates: infos,
     })
 }
 
@@ -285,22 +288,16 @@ pub(crate) fn load_from(
 /// authority.
 fn check_own(files: &Files, tls: &Tls, operators: &Path) -> Result<(), TlsError> {
     const OPERATORS: &str = "control.client_ca";
-    let (callers, own) = (
-        certificates(files, "tls.client_ca", &tls.client_ca)?,
-        certificates(files, OPERATORS, operators)?,
-    );
-    let (callers, own) = (
-        parsed("tls.client_ca", &tls.client_ca, &callers)?,
-        parsed(OPERATORS, operators, &own)?,
-    );
-    let passes = |caller: &X509Certificate<'_>, own: &X509Certificate<'_>| {
-        let signed = caller.issuer() == own.subject() && caller.issuer() != caller.subject();
-        signed || caller.public_key().raw == own.public_key().raw
-    };
-    if callers
-        .iter()
-        .any(|caller| own.iter().any(|own| passes(caller, own)))
-    {
+    let client_chain = certificates(files, "tls.client_ca", &tls.client_ca)?;
+    let client_authorities = parsed("tls.client_ca", &tls.client_ca, &client_chain)?;
+    let operator_chain = certificates(files, OPERATORS, operators)?;
+    let operator_authorities = parsed(OPERATORS, operators, &operator_chain)?;
+
+    if client_authorities.iter().any(|client| {
+        operator_authorities
+            .iter()
+            .any(|operator| accepts_clients_of(operator, client))
+    }) {
         return Err(TlsError::NotOwn {
             file: operators.to_owned(),
         });
@@ -308,22 +305,29 @@ fn check_own(files: &Files, tls: &Tls, operators: &Path) -> Result<(), TlsError>
     Ok(())
 }
 
+/// Returns true if the `operator` authority accepts certificates that the `client` authority issued.
+fn accepts_clients_of(operator: &X509Certificate<'_>, client: &X509Certificate<'_>) -> bool {
+    let is_issuer = client.issuer() == operator.subject() && client.issuer() != client.subject();
+    is_issuer || client.public_key().raw == operator.public_key().raw
+}
+
 fn parsed<'a>(
     key: &'static str,
     file: &Path,
     all: &'a [CertificateDer<'_>],
 ) -> Result<Vec<X509Certificate<'a>>, TlsError> {
-    let malformed = |item| TlsError::Malformed {
-        key,
-        file: file.to_owned(),
-        item,
-    };
-    let parse = |(index, der): (usize, &'a CertificateDer<'_>)| {
-        x509_parser::parse_x509_certificate(der)
-            .map(|(_, parsed)| parsed)
-            .map_err(|_| malformed(index + 1))
-    };
-    all.iter().enumerate().map(parse).collect()
+    all.iter()
+        .enumerate()
+        .map(|(index, der)| {
+            x509_parser::parse_x509_certificate(der)
+                .map(|(_, parsed)| parsed)
+                .map_err(|_| TlsError::Malformed {
+                    key,
+                    file: file.to_owned(),
+                    item: index + 1,
+                })
+        })
+        .collect()
 }
 
 const TLS13: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
@@ -343,9 +347,9 @@ impl<'a> Server<'a> {
         files: &Files,
         tls: &Tls,
         provider: &'a Arc<CryptoProvider>,
-        held: &mut Vec<CertificateInfo>,
+        infos: &mut Vec<CertificateInfo>,
     ) -> Result<Self, TlsError> {
-        let chain = server_chain(files, &tls.certificate, held)?;
+        let chain = server_chain(files, &tls.certificate, infos)?;
         let key = files.private_key("tls.key", &tls.key)?;
         // Checked here as well as in rustls, to distinguish a key that does not match from a key
         // that cannot be used.
@@ -374,16 +378,15 @@ impl<'a> Server<'a> {
         &self,
         files: &Files,
         clients: &Clients<'_>,
-        held: &mut Vec<CertificateInfo>,
+        infos: &mut Vec<CertificateInfo>,
     ) -> Result<ServerTls, TlsError> {
-        let library = |error: &dyn std::fmt::Display| TlsError::Library(error.to_string());
-        let verifier = client_verifier(files, clients, self.provider, held)?;
+        let verifier = client_verifier(files, clients, self.provider, infos)?;
         let mut config = ServerConfig::builder_with_provider(Arc::clone(self.provider))
             .with_protocol_versions(self.versions)
-            .map_err(|error| library(&error))?
+            .map_err(library_error)?
             .with_client_cert_verifier(Arc::clone(&verifier))
             .with_single_cert(self.chain.clone(), self.key.clone_key())
-            .map_err(|error| library(&error))?;
+            .map_err(library_error)?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         config.max_early_data_size = 0;
@@ -394,57 +397,59 @@ impl<'a> Server<'a> {
     }
 }
 
+fn library_error(error: impl std::fmt::Display) -> TlsError {
+    TlsError::Library(error.to_string())
+}
+
 fn client_verifier(
     files: &Files,
     clients: &Clients<'_>,
     provider: &Arc<CryptoProvider>,
-    held: &mut Vec<CertificateInfo>,
+    infos: &mut Vec<CertificateInfo>,
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    let mut keep = |new: Option<CertificateInfo>| {
-        // The control listener can use the same authorities and lists as the data listener.
-        held.extend(new.filter(|new| !held.contains(new)));
-    };
-    let (key, file, of) = clients.ca;
+    let (key, file, label) = clients.ca;
     let mut roots = RootCertStore::empty();
     for (index, authority) in certificates(files, key, file)?.into_iter().enumerate() {
-        let malformed = |_| TlsError::Malformed {
+        add_new(infos, CertificateInfo::certificate(label, &authority));
+        roots.add(authority).map_err(|_| TlsError::Malformed {
             key,
             file: file.to_owned(),
             item: index + 1,
-        };
-        keep(CertificateInfo::certificate(of, &authority));
-        roots.add(authority).map_err(malformed)?;
+        })?;
     }
+
     let mut builder =
         WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
-    if let Some((key, file, of)) = clients.crl {
+    if let Some((key, file, label)) = clients.crl {
         // If an authority has no list, its clients are rejected. A lost list must not restore
         // access to clients with a revoked certificate.
         let lists: Vec<CertificateRevocationListDer<'static>> =
             files.items(key, file, "PEM revocation list")?;
-        lists
-            .iter()
-            .for_each(|list| keep(CertificateInfo::list(of, list)));
+        for list in &lists {
+            add_new(infos, CertificateInfo::list(label, list));
+        }
         builder = builder.with_crls(lists).only_check_end_entity_revocation();
     }
-    builder
-        .build()
-        .map_err(|error| TlsError::Library(error.to_string()))
+    builder.build().map_err(library_error)
+}
+
+/// Adds a certificate that is not in the list yet. The control listener can use the same
+/// authorities and lists as the data listener.
+fn add_new(infos: &mut Vec<CertificateInfo>, new: Option<CertificateInfo>) {
+    infos.extend(new.filter(|new| !infos.contains(new)));
 }
 
 fn server_chain(
     files: &Files,
     file: &Path,
-    held: &mut Vec<CertificateInfo>,
+    infos: &mut Vec<CertificateInfo>,
 ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     const KEY: &str = "tls.certificate";
     let chain = certificates(files, KEY, file)?;
     for certificate in parsed(KEY, file, &chain)? {
         let validity = certificate.validity();
-        let (not_before, not_after) = (
-            validity.not_before.to_datetime(),
-            validity.not_after.to_datetime(),
-        );
+        let not_before = validity.not_before.to_datetime();
+        let not_after = validity.not_after.to_datetime();
         if !(not_before..=not_after).contains(&OffsetDateTime::now_utc()) {
             return Err(TlsError::NotNow {
                 file: file.to_owned(),
@@ -453,7 +458,8 @@ fn server_chain(
             });
         }
     }
-    held.extend(chain.iter().filter_map(|certificate| {
+
+    infos.extend(chain.iter().filter_map(|certificate| {
         CertificateInfo::certificate(CertificateLabel::Server, certificate)
     }));
     Ok(chain)

@@ -8,8 +8,7 @@
 //! The file overrides the defaults, and the environment overrides the file. Of the process, only
 //! the variables in [`Environment`] are read.
 
-mod error;
-pub mod key;
+mod key;
 pub mod keys;
 mod limits;
 mod reload;
@@ -23,23 +22,17 @@ use std::time::Duration;
 
 use sealwire_audit::OnFailure;
 use sealwire_schedule::RunOrder;
-use sealwire_service::settings::{line_of, shown};
+use sealwire_service::settings::{Document, read_file};
+pub use sealwire_service::settings::{Problem, Problems};
 use sealwire_service::spans::Endpoint;
 pub use sealwire_service::spans::Settings as TraceSettings;
 use sealwire_store_postgres::PostgresTls;
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
 
-pub use error::{ConfigError, Origin, Problem};
-use key::{Key, Value, Values};
-use keys::SECTIONS;
+use key::Values;
+use keys::SCHEMA;
 pub use limits::{CALL_BYTES, Limits};
 pub use sealwire_access::AccessMode;
 use sealwire_access::{Identity, Principal, PrincipalKind};
-
-/// Maximum size of a configuration file, in bytes. The reference has 8 KB, so a larger file
-/// indicates a wrong path.
-const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// All settings of an engine. Paths are absolute or relative to the working folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -436,7 +429,7 @@ pub struct SweepSettings {
 fn traces(values: &mut Values) -> TraceSettings {
     TraceSettings {
         endpoint: Endpoint::parse(&values.text("traces", "endpoint")),
-        sample_ppm: values.number("traces", "sample_ratio") as u32,
+        sample_ppm: values.millionths("traces", "sample_ratio"),
         spans_per_s_max: values.number("traces", "spans_per_s_max") as u32,
         queue_spans: values.number("traces", "queue_spans") as usize,
         batch_spans: values.number("traces", "batch_spans") as usize,
@@ -484,34 +477,20 @@ impl Environment {
         let pairs = pairs
             .into_iter()
             .map(|(name, value)| (name.into(), value.into()));
-        Self(
-            pairs
-                .filter(|(name, _)| section_of(name).is_some())
-                .collect(),
-        )
+        Self(pairs.filter(|(name, _)| is_of_section(name)).collect())
     }
 }
 
-/// Returns the section that a variable overrides. `SEALWIRE_LISTEN_ADDRESS` belongs to `listen`;
-/// `SEALWIRE_KEK` belongs to no section.
-fn section_of(variable: &str) -> Option<&'static str> {
-    let rest = variable.strip_prefix("SEALWIRE_")?;
-    let (section, key) = SECTIONS.iter().find_map(|section| {
-        Some((
-            section.name,
-            rest.strip_prefix(&section.name.to_uppercase())?
-                .strip_prefix('_')?,
-        ))
-    })?;
-    // If a Kubernetes service is named sealwire-admin, every container gets variables such as
-    // SEALWIRE_ADMIN_PORT.
-    let injected = key == "PORT"
-        || ["PORT_", "SERVICE_HOST", "SERVICE_PORT"]
-            .iter()
-            .any(|name| key.starts_with(name));
-    // The password variable is not a key. No file can contain the password, and no error names the
+/// Returns true if a variable begins with the name of a section, so that it should override a key.
+/// `SEALWIRE_LISTEN_ADDRESS` belongs to `listen`; `SEALWIRE_KEK` belongs to no section.
+fn is_of_section(variable: &str) -> bool {
+    // The password variable is not a key. No file can contain the password, and no problem names the
     // variable.
-    (!injected && variable != Postgres::PASSWORD).then_some(section)
+    variable != Postgres::PASSWORD
+        && SCHEMA.sections.iter().any(|section| {
+            let prefix = format!("{}{}_", SCHEMA.prefix, section.name).to_uppercase();
+            variable.starts_with(&prefix)
+        })
 }
 
 impl Config {
@@ -523,24 +502,13 @@ impl Config {
     /// # Errors
     ///
     /// All problems together, by key name.
-    pub fn load(file: &Path, environment: &Environment) -> Result<Self, ConfigError> {
-        let refuse = |problem| {
-            ConfigError::one(Problem::Unreadable {
-                file: file.to_owned(),
-                problem,
-            })
-        };
-        let size = std::fs::metadata(file)
-            .map_err(|error| refuse(error.to_string()))?
-            .len();
-        if size > FILE_BYTES_MAX {
-            return Err(refuse(format!(
-                "is {size} bytes; a configuration has at most {FILE_BYTES_MAX}"
-            )));
-        }
-        let text = std::fs::read_to_string(file).map_err(|error| refuse(error.to_string()))?;
+    pub fn load(file: &Path, environment: &Environment) -> Result<Self, Problems> {
+        let text = read_file(file)?;
         let folder = file.parent().unwrap_or(Path::new(""));
-        Self::parse(&text, environment, folder)
+        Self::parse(&text, environment, folder).map_err(|mut problems| {
+            problems.set_file(file);
+            problems
+        })
     }
 
     /// Parses a configuration. Relative paths are joined to `folder`.
@@ -548,19 +516,17 @@ impl Config {
     /// # Errors
     ///
     /// All problems together, by key name.
-    pub fn parse(
-        text: &str,
-        environment: &Environment,
-        folder: &Path,
-    ) -> Result<Self, ConfigError> {
-        let mut problems = Vec::new();
-        let mut values = Values::defaults(keys::all());
-        read_file(text, &mut values, &mut problems)?;
-        read_environment(environment, &mut values, &mut problems);
-        ConfigError::unless_empty(problems)?;
-        let config = Self::build(&mut values, folder);
-        config.limits.check()?;
-        config.check()?;
+    pub fn parse(text: &str, environment: &Environment, folder: &Path) -> Result<Self, Problems> {
+        let variables = environment.0.iter();
+        let variables = variables.map(|(name, value)| (name.clone(), value.clone()));
+        let Document { values, lines } = SCHEMA.read(text, variables)?;
+        let config = Self::build(&mut Values(values), folder);
+
+        let mut problems = Problems::default();
+        config.limits.check_rules(&mut problems);
+        config.check(&mut problems);
+        problems.locate(&lines);
+        problems.into_result()?;
         Ok(config)
     }
 
@@ -578,7 +544,10 @@ impl Config {
 
     /// Returns every default, with paths relative to `folder`.
     pub fn defaults(folder: &Path) -> Self {
-        Self::build(&mut Values::defaults(keys::all()), folder)
+        match SCHEMA.read("", []) {
+            Ok(document) => Self::build(&mut Values(document.values), folder),
+            Err(problems) => unreachable!("every key has a valid default: {problems}"),
+        }
     }
 
     fn build(values: &mut Values, folder: &Path) -> Self {
@@ -675,17 +644,16 @@ impl Config {
 
     /// Checks that only operators can change keys: by a separate authority or by a list of
     /// principals. Also checks that the control listener has its own port.
-    fn check_control(&self, control: &ControlListen, problems: &mut Vec<Problem>) {
+    fn check_control(&self, control: &ControlListen, problems: &mut Problems) {
         let own_ca = control
             .client_ca
             .as_ref()
             .is_some_and(|ca| *ca != self.tls.client_ca);
         if control.principals.is_empty() && !own_ca {
-            problems.push(Problem::Conflict {
-                key: "control.principals".into(),
-                other: "control.client_ca".into(),
-                rule: "must not be empty unless that is an authority of its own: any caller could change the keys",
-            });
+            problems.push(Problem::new(
+                "control.principals",
+                "must not be empty unless control.client_ca is an authority of its own: any client could change the keys",
+            ));
         }
         let others = [
             ("listen.address", self.listen.address),
@@ -694,43 +662,38 @@ impl Config {
         ];
         for (other, address) in others {
             if Some(control.address) == address && control.address.port() != 0 {
-                let rule = "must differ: the control methods have a port of their own";
-                problems.push(Problem::Conflict {
-                    key: "control.address".into(),
-                    other: other.into(),
-                    rule,
-                });
+                let message = format!(
+                    "must differ from {other}: the control methods have a port of their own"
+                );
+                problems.push(Problem::new("control.address", message));
             }
         }
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
-        let mut problems = Vec::new();
+    /// Checks the rules between keys of different sections.
+    fn check(&self, problems: &mut Problems) {
         let one_call = self
             .limits
             .message_bytes_max
             .saturating_add(self.limits.reply_bytes_max);
         if self.schedule.memory_bytes() / 2 < (one_call + CALL_BYTES) as u64 {
-            problems.push(Problem::Conflict {
-                key: "schedule.memory_mib".into(),
-                other: "limits.message_bytes_max".into(),
-                rule: "must be more than twice message_bytes_max + reply_bytes_max, or the longest call never fits: one \
-                       caller alone gets a half",
-            });
+            problems.push(Problem::new(
+                "schedule.memory_mib",
+                "must be more than twice limits.message_bytes_max + limits.reply_bytes_max, or the longest request never \
+                 fits: one client alone gets a half",
+            ));
         }
         if self.listen.address.is_none() && self.http.address.is_none() && self.control.is_none() {
-            problems.push(Problem::Conflict {
-                key: "listen.address".into(),
-                other: "control.address".into(),
-                rule: "must not be empty when that is empty too: this engine would listen nowhere",
-            });
+            problems.push(Problem::new(
+                "listen.address",
+                "must not be empty when http.address and control.address are empty too: this engine would listen nowhere",
+            ));
         }
         if self.listen.address == Some(self.admin.address) && self.admin.address.port() != 0 {
-            problems.push(Problem::Conflict {
-                key: "admin.address".into(),
-                other: "listen.address".into(),
-                rule: "must differ: health answers on a port of its own",
-            });
+            problems.push(Problem::new(
+                "admin.address",
+                "must differ from listen.address: health has a port of its own",
+            ));
         }
         if let Some(http) = self.http.address.filter(|address| address.port() != 0) {
             let others = [
@@ -739,23 +702,19 @@ impl Config {
             ];
             for (other, address) in others {
                 if address == Some(http) {
-                    problems.push(Problem::Conflict {
-                        key: "http.address".into(),
-                        other: other.into(),
-                        rule: "must differ: HTTP has a port of its own",
-                    });
+                    let message = format!("must differ from {other}: HTTP has a port of its own");
+                    problems.push(Problem::new("http.address", message));
                 }
             }
         }
         if let Some(control) = &self.control {
-            self.check_control(control, &mut problems);
+            self.check_control(control, problems);
         }
         if self.state.mode == Mode::Postgres && self.postgres.url.is_empty() {
-            problems.push(Problem::Conflict {
-                key: "postgres.url".into(),
-                other: "state.mode".into(),
-                rule: "must not be empty when that is \"postgres\"",
-            });
+            problems.push(Problem::new(
+                "postgres.url",
+                "must not be empty when state.mode is \"postgres\"",
+            ));
         }
         if self
             .log
@@ -763,15 +722,11 @@ impl Config {
             .parse::<tracing_subscriber::filter::Targets>()
             .is_err()
         {
-            problems.push(Problem::Value {
-                key: "log.filter".into(),
-                origin: Origin::Either,
-                problem:
-                    "must be a level (error, warn, info, debug, trace) or a list of module=level"
-                        .into(),
-            });
+            problems.push(Problem::new(
+                "log.filter",
+                "must be a level (error, warn, info, debug, trace) or a list of module=level",
+            ));
         }
-        ConfigError::unless_empty(problems)
     }
 }
 
@@ -804,141 +759,6 @@ fn address(values: &mut Values, section: &'static str) -> SocketAddr {
 /// Takes a checked address. Returns `None` if the address is empty.
 fn optional_address(values: &mut Values, section: &'static str) -> Option<SocketAddr> {
     values.text(section, "address").parse().ok()
-}
-
-fn read_file(
-    text: &str,
-    values: &mut Values,
-    problems: &mut Vec<Problem>,
-) -> Result<(), ConfigError> {
-    let root = DeTable::parse(text).map_err(|error| {
-        // Uses only the parser's message. The full error text quotes the line, which can contain a
-        // secret value.
-        let line = error.span().map_or(1, |span| line_of(text, span.start));
-        ConfigError::one(Problem::Syntax {
-            line,
-            problem: error.message().to_owned(),
-        })
-    })?;
-    for (name, value) in root.get_ref() {
-        let line = line_of(text, name.span().start);
-        let Some(section) = SECTIONS
-            .iter()
-            .find(|section| section.name == name.get_ref())
-        else {
-            problems.push(Problem::UnknownSection {
-                section: shown(name.get_ref()),
-                line,
-            });
-            continue;
-        };
-        let DeValue::Table(table) = value.get_ref() else {
-            problems.push(Problem::NotASection {
-                section: section.name,
-                line,
-            });
-            continue;
-        };
-        for (name, value) in table {
-            let line = line_of(text, name.span().start);
-            let Some(key) = section.key(name.get_ref()) else {
-                let key = format!("{}.{}", section.name, shown(name.get_ref()));
-                problems.push(Problem::UnknownKey { key, line });
-                continue;
-            };
-            let checked =
-                from_toml(key, value).and_then(|value| key::check(key, &value).map(|()| value));
-            match checked {
-                Ok(value) => values.set(key, value),
-                Err(problem) => problems.push(Problem::Value {
-                    key: key.path(),
-                    origin: Origin::Line(line),
-                    problem,
-                }),
-            }
-        }
-    }
-    Ok(())
-}
-
-fn from_toml(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, String> {
-    match value.get_ref() {
-        DeValue::Float(float) if matches!(key.kind, key::ValueKind::Fraction) => {
-            key::fraction(float.as_str()).ok_or_else(|| "must be a number from 0 to 1".into())
-        }
-        DeValue::Integer(integer) if matches!(key.kind, key::ValueKind::Fraction) => {
-            key::fraction(integer.as_str()).ok_or_else(|| "must be a number from 0 to 1".into())
-        }
-        DeValue::String(text) => Ok(Value::Text(text.to_string())),
-        DeValue::Boolean(flag) => Ok(Value::Flag(*flag)),
-        DeValue::Integer(integer) => match u64::from_str_radix(integer.as_str(), integer.radix()) {
-            Ok(number) => Ok(Value::Number(number)),
-            // The number is negative or exceeds 64 bits. The error states the key's range if it has
-            // one.
-            Err(_) => Err(match key.kind {
-                key::ValueKind::Number { unit, min, max } => {
-                    format!("must be in {min}..={max} {unit}")
-                }
-                _ => "must be text in quotes".into(),
-            }),
-        },
-        DeValue::Array(items)
-            if matches!(
-                key.kind,
-                key::ValueKind::Roles
-                    | key::ValueKind::Weights
-                    | key::ValueKind::Principals
-                    | key::ValueKind::Identity
-            ) =>
-        {
-            let text = |item: &Spanned<DeValue<'_>>| item.get_ref().as_str().map(str::to_owned);
-            let list = items
-                .iter()
-                .map(text)
-                .collect::<Option<_>>()
-                .map(Value::List);
-            list.ok_or_else(|| "must be a list of texts in quotes".into())
-        }
-        _ => Err("must be text, a whole number, true or false".into()),
-    }
-}
-
-fn read_environment(environment: &Environment, values: &mut Values, problems: &mut Vec<Problem>) {
-    // The variable that contains the key-encryption key can look like an override, for example
-    // SEALWIRE_KEK_PROD. This variable is only read by its configured name.
-    let kek = values.peek_text("kek", "env_var").to_owned();
-    let kek = environment
-        .0
-        .get("SEALWIRE_KEK_ENV_VAR")
-        .and_then(|name| name.to_str())
-        .unwrap_or(&kek);
-    for (variable, value) in &environment.0 {
-        if variable == kek {
-            continue;
-        }
-        let Some(key) = keys::all().find(|key| key.variable() == *variable) else {
-            problems.push(Problem::UnknownVariable {
-                variable: shown(variable),
-            });
-            continue;
-        };
-        let checked = value
-            .to_str()
-            .ok_or_else(|| "must be UTF-8".to_owned())
-            .and_then(|text| key::from_text(key, text))
-            .and_then(|value| key::check(key, &value).map(|()| value));
-        match checked {
-            Ok(value) => values.set(key, value),
-            Err(problem) => {
-                let origin = Origin::Variable(variable.clone());
-                problems.push(Problem::Value {
-                    key: key.path(),
-                    origin,
-                    problem,
-                });
-            }
-        }
-    }
 }
 
 fn on_failure(text: &str) -> OnFailure {

@@ -6,10 +6,9 @@
 //!
 //! Some sizes depend on each other: [`Limits::check`] checks these rules.
 
-use sealwire_service::settings::Literal;
+use sealwire_service::settings::{Key, Kind, Literal, Problem, Problems};
 
-use crate::key::{Key, ValueKind, Values};
-use crate::{ConfigError, Problem};
+use crate::key::Values;
 
 /// Bytes that a request is charged in addition to its messages, for accounting, traversal and keys.
 pub const CALL_BYTES: usize = 4 << 10;
@@ -36,7 +35,7 @@ macro_rules! limits {
             Key {
                 section: "limits",
                 name: stringify!($name),
-                kind: ValueKind::Number { unit: $unit, min: $min, max: $max },
+                kind: Kind::Number { unit: $unit, min: $min, max: $max },
                 default: Literal::Number($default),
                 doc: concat!($($doc, "\n"),+),
             },
@@ -135,8 +134,14 @@ impl Limits {
     ///
     /// # Errors
     ///
-    /// Returns a [`Problem::Conflict`] per violated rule, with the names of both keys.
-    pub fn check(&self) -> Result<(), ConfigError> {
+    /// Returns a [`Problem`] per violated rule, with the names of both keys.
+    pub fn check(&self) -> Result<(), Problems> {
+        let mut problems = Problems::default();
+        self.check_rules(&mut problems);
+        problems.into_result()
+    }
+
+    pub(crate) fn check_rules(&self, problems: &mut Problems) {
         let one_call = self.message_bytes_max.saturating_add(self.reply_bytes_max);
         let rules = [
             (
@@ -176,16 +181,12 @@ impl Limits {
                 "must not be larger",
             ),
         ];
-        let problems: Vec<Problem> = rules
-            .into_iter()
-            .filter(|(holds, ..)| !holds)
-            .map(|(_, key, other, rule)| Problem::Conflict {
-                key: format!("limits.{key}"),
-                other: format!("limits.{other}"),
-                rule,
-            })
-            .collect();
-        ConfigError::unless_empty(problems)
+        for (holds, key, other, rule) in rules {
+            if !holds {
+                let message = format!("{rule} (against limits.{other})");
+                problems.push(Problem::new(format!("limits.{key}"), message));
+            }
+        }
     }
 }
 
@@ -201,8 +202,7 @@ mod tests {
     #[test]
     fn every_default_lies_in_its_range() {
         for key in KEYS {
-            let (ValueKind::Number { min, max, .. }, Literal::Number(default)) =
-                (key.kind, key.default)
+            let (Kind::Number { min, max, .. }, Literal::Number(default)) = (key.kind, key.default)
             else {
                 panic!("{}: a limit is a number", key.name);
             };
@@ -245,7 +245,7 @@ mod tests {
             let mut limits = Limits::default();
             change(&mut limits);
             let error = limits.check().unwrap_err();
-            assert_eq!(error.problems.len(), 1, "{key}: {error}");
+            assert_eq!(error.len(), 1, "{key}: {error}");
             assert!(error.to_string().starts_with(key), "{key}: {error}");
         }
     }
@@ -256,6 +256,6 @@ mod tests {
             connections_max: 1,
             ..Limits::default()
         };
-        assert_eq!(limits.check().unwrap_err().problems.len(), 2);
+        assert_eq!(limits.check().unwrap_err().len(), 2);
     }
 }

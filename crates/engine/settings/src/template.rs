@@ -4,34 +4,33 @@
 //!
 //! The parser uses the same table, so the reference always matches the program.
 
-use sealwire_service::settings;
-
-use super::keys::SECTIONS;
+use super::keys::SCHEMA;
 
 const HEAD: &str = "\
 # Sealwire configuration: every key, at its default. A file needs only the keys that differ.
 # Relative paths are taken from this file's folder.
-# Each key can be overridden by the environment variable SEALWIRE_<SECTION>_<KEY>.
+# Each key can be overridden by the environment variable SEALWIRE_<SECTION>_<KEY>. A list is in TOML there, or separated by commas.
 ";
 
 /// Returns the template. Parsing it results in the defaults.
 pub(super) fn text() -> String {
-    settings::template(HEAD, SECTIONS, "")
+    SCHEMA.template(HEAD, "")
 }
 
 const MARKDOWN_HEAD: &str = "\
 # Configuration
 
 One TOML file, given by `--config`; it needs only the keys that differ from their defaults. Relative paths are taken from its
-folder. The environment variable `SEALWIRE_<SECTION>_<KEY>` overrides a key. `sealwire config check` says everything that is
-wrong with a file at once, by key and line; nothing else is accepted. `sealwire config template` prints this as a file to start from.
+folder. The environment variable `SEALWIRE_<SECTION>_<KEY>` overrides a key. A list is in TOML there, or separated by commas.
+`sealwire config check` lists all problems of a file at once, by line and key; unknown keys are problems, too.
+`sealwire config template` prints this as a file to start from.
 
 Written by `sealwire config template --markdown`; a test compares it with the program.
 ";
 
 /// Returns the reference as Markdown, a table per section.
 pub(super) fn markdown() -> String {
-    settings::markdown(MARKDOWN_HEAD, SECTIONS, "what it is")
+    SCHEMA.markdown(MARKDOWN_HEAD)
 }
 
 #[cfg(test)]

@@ -21,8 +21,8 @@ use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::database::Database;
-use self::threads::{Order, ReadJob, Threads, WriteJob};
-use self::walk::{Stored, count_by, list, next_map, scan, walk};
+use self::threads::{ReadJob, ThreadMessage, Threads, WriteJob};
+use self::walk::{Stored, count_by, list_page, next_map, scan_page, walk_map};
 use self::write_batch::WriteBatch;
 use sealwire_store::{
     Changes, Commit, ControlStore, Filter, Fingerprint, FoundRow, Group, Instance, InstanceTable,
@@ -72,8 +72,8 @@ pub struct EmbeddedStore {
     timeout: Duration,
     threads: Threads,
     /// The generation that `changed` reported last.
-    told: Mutex<watch::Receiver<u64>>,
-    beats: InstanceTable,
+    reported_generation: Mutex<watch::Receiver<u64>>,
+    instances: InstanceTable,
 }
 
 impl std::fmt::Debug for EmbeddedStore {
@@ -93,100 +93,100 @@ impl EmbeddedStore {
     /// [`StoreError::Io`]; [`StoreError::Damaged`].
     pub fn open(folder: &Path, options: &Options) -> Result<Self, StoreError> {
         let threads = Threads::start(folder, options)?;
-        let told = Mutex::new(threads.shared.generation.subscribe());
+        let reported_generation = Mutex::new(threads.shared.generation.subscribe());
         Ok(Self {
             folder: folder.to_owned(),
             timeout: options.timeout,
             threads,
-            told,
-            beats: InstanceTable::default(),
+            reported_generation,
+            instances: InstanceTable::default(),
         })
     }
 
     /// Finishes all earlier requests, closes the database and releases the folder. Later requests
     /// fail as unavailable. Dropping the store does the same, asynchronously.
     pub async fn close(&self) {
-        self.threads.end().await;
+        self.threads.shut_down().await;
     }
 
     /// Runs `edit` in the writer's next batch. Returns its result once the changes are durable.
-    async fn change<T: Send + 'static>(
+    async fn run_write<T: Send + 'static>(
         &self,
         edit: impl FnOnce(&mut WriteBatch<'_>) -> T + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (reply, answer) = oneshot::channel();
-        let job: WriteJob = Box::new(move |turn| {
-            let made = turn.map(edit).map_err(str::to_owned);
+        let (sender, receiver) = oneshot::channel();
+        let job: WriteJob = Box::new(move |batch| {
+            let result = batch.map(edit).map_err(str::to_owned);
             Box::new(move |outcome| {
-                let answer = made.and_then(|made| outcome.map(|()| made).map_err(str::to_owned));
+                let result =
+                    result.and_then(|result| outcome.map(|()| result).map_err(str::to_owned));
                 // The receiver was dropped if the request was cancelled.
-                let _ = reply.send(answer);
+                let _ = sender.send(result);
             })
         });
-        self.bounded(async {
+        self.with_timeout(async {
             self.threads
                 .writer
-                .send(Order::Work(job))
+                .send(ThreadMessage::Job(job))
                 .await
-                .map_err(|_| closed())?;
-            answer
+                .map_err(|_| closed_error())?;
+            receiver
                 .await
-                .map_err(|_| self.ended(&self.threads.writer))?
+                .map_err(|_| self.dropped_job_error(&self.threads.writer))?
                 .map_err(StoreError::Unavailable)
         })
         .await
     }
 
     /// Runs `read` on a thread that can block on the disk.
-    async fn read<T: Send + 'static>(
+    async fn run_read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Database) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (reply, answer) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let job: ReadJob = Box::new(move |database| {
-            if reply.is_closed() {
+            if sender.is_closed() {
                 return; // The request was cancelled, and other requests wait.
             }
-            let answer = database
+            let result = database
                 .map_err(|why| StoreError::Unavailable(why.to_owned()))
                 .and_then(read);
-            let _ = reply.send(answer);
+            let _ = sender.send(result);
         });
-        self.bounded(async {
+        self.with_timeout(async {
             self.threads
                 .readers
-                .send(Order::Work(job))
+                .send(ThreadMessage::Job(job))
                 .await
-                .map_err(|_| closed())?;
-            answer
+                .map_err(|_| closed_error())?;
+            receiver
                 .await
-                .map_err(|_| self.ended(&self.threads.readers))?
+                .map_err(|_| self.dropped_job_error(&self.threads.readers))?
         })
         .await
     }
 
     /// Returns the error for a request that a thread dropped, because the thread ended or panicked.
-    fn ended<J>(&self, thread: &mpsc::Sender<Order<J>>) -> StoreError {
+    fn dropped_job_error<J>(&self, thread: &mpsc::Sender<ThreadMessage<J>>) -> StoreError {
         if thread.is_closed() {
-            closed()
+            closed_error()
         } else {
-            threads::damaged(&self.folder)
+            threads::panic_error(&self.folder)
         }
     }
 
-    async fn bounded<T>(
+    async fn with_timeout<T>(
         &self,
-        call: impl Future<Output = Result<T, StoreError>>,
+        request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let late = |_| {
-            Err(StoreError::Unavailable(format!(
-                "no answer within {} ms",
-                self.timeout.as_millis()
-            )))
-        };
-        tokio::time::timeout(self.timeout, call)
+        tokio::time::timeout(self.timeout, request)
             .await
-            .unwrap_or_else(late)
+            .unwrap_or_else(|_| {
+                Err(StoreError::Unavailable(format!(
+                    "no answer within {} ms",
+                    self.timeout.as_millis()
+                )))
+            })
     }
 }
 
@@ -203,8 +203,8 @@ fn failed_groups<T>(count: usize, error: StoreError) -> Vec<Result<T, StoreError
         .collect()
 }
 
-fn closed() -> StoreError {
-    StoreError::Unavailable("it is closed".to_owned())
+fn closed_error() -> StoreError {
+    StoreError::Unavailable("the database is closed".to_owned())
 }
 
 #[async_trait]
@@ -214,7 +214,7 @@ impl ControlStore for EmbeddedStore {
     }
 
     async fn load(&self) -> Result<Snapshot, StoreError> {
-        self.read(|database| {
+        self.run_read(|database| {
             let at = database.snapshot();
             Ok(Snapshot {
                 generation: database.generation(&at)?,
@@ -226,16 +226,16 @@ impl ControlStore for EmbeddedStore {
 
     async fn read(&self, key: &str) -> Result<(u64, Option<Vec<u8>>), StoreError> {
         let key = key.to_owned();
-        self.read(move |database| {
+        self.run_read(move |database| {
             let at = database.snapshot();
-            Ok((database.generation(&at)?, database.record(&at, &key)?))
+            Ok((database.generation(&at)?, database.find_record(&at, &key)?))
         })
         .await
     }
 
     async fn singles(&self, after: Option<&str>, limit: usize) -> Result<Snapshot, StoreError> {
         let after = after.map(str::to_owned);
-        self.read(move |database| {
+        self.run_read(move |database| {
             let at = database.snapshot();
             let records = database.records_single(&at, after.as_deref(), limit)?;
             Ok(Snapshot {
@@ -248,8 +248,8 @@ impl ControlStore for EmbeddedStore {
 
     async fn commit_all(&self, base: u64, changes: &Changes) -> Result<Commit, StoreError> {
         let changes = changes.clone();
-        self.change(move |turn| {
-            turn.edit(|edit| {
+        self.run_write(move |batch| {
+            batch.edit(|edit| {
                 if edit.generation() != base {
                     return Ok(Commit::Moved);
                 }
@@ -261,8 +261,8 @@ impl ControlStore for EmbeddedStore {
 
     async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError> {
         let state = state.clone();
-        self.change(move |turn| {
-            turn.edit(|edit| {
+        self.run_write(move |batch| {
+            batch.edit(|edit| {
                 if edit.generation() != base {
                     return Ok(Commit::Moved);
                 }
@@ -273,34 +273,38 @@ impl ControlStore for EmbeddedStore {
     }
 
     async fn changed(&self) {
-        let mut told = self
-            .told
+        let mut receiver = self
+            .reported_generation
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        if told.changed().await.is_err() {
+        if receiver.changed().await.is_err() {
             // The store owns the sender, so it was closed. A closed store never changes again.
             std::future::pending::<()>().await;
         }
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = told;
+
+        *self
+            .reported_generation
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = receiver;
     }
 
     async fn beat(&self, instance: &Instance) -> Result<(), StoreError> {
-        self.beats.beat(instance);
+        self.instances.beat(instance);
         Ok(())
     }
 
     async fn lease(&self, name: &str, holder: &str, time: Duration) -> Result<bool, StoreError> {
-        Ok(self.beats.lease(name, holder, time))
+        Ok(self.instances.lease(name, holder, time))
     }
 
     async fn leave(&self, id: &str) -> Result<(), StoreError> {
-        self.beats.leave(id);
+        self.instances.leave(id);
         Ok(())
     }
 
     async fn instances(&self, age_max: Duration) -> Result<Vec<Instance>, StoreError> {
-        Ok(self.beats.instances(age_max))
+        Ok(self.instances.instances(age_max))
     }
 }
 
@@ -308,15 +312,14 @@ impl ControlStore for EmbeddedStore {
 impl TokenStore for EmbeddedStore {
     async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>> {
         let count = groups.len();
-        let write = move |turn: &mut WriteBatch<'_>| {
+        self.run_write(move |batch: &mut WriteBatch<'_>| {
             groups
                 .into_iter()
-                .map(|group| turn.edit(|edit| maps::write(edit, now, group)))
+                .map(|group| batch.edit(|edit| maps::write_group(edit, now, group)))
                 .collect()
-        };
-        self.change(write)
-            .await
-            .unwrap_or_else(|error| failed_groups(count, error))
+        })
+        .await
+        .unwrap_or_else(|error| failed_groups(count, error))
     }
 
     async fn get(
@@ -325,7 +328,7 @@ impl TokenStore for EmbeddedStore {
         keys: &[(MapId, TokenId)],
     ) -> Result<Vec<Option<FoundRow>>, StoreError> {
         let keys = keys.to_vec();
-        self.read(move |database| maps::get(database, now, &keys))
+        self.run_read(move |database| maps::get_rows(database, now, &keys))
             .await
     }
 
@@ -335,13 +338,13 @@ impl TokenStore for EmbeddedStore {
         keys: &[(MapId, Fingerprint)],
     ) -> Result<Vec<Option<FoundRow>>, StoreError> {
         let keys = keys.to_vec();
-        self.read(move |database| maps::find(database, now, &keys))
+        self.run_read(move |database| maps::find_rows(database, now, &keys))
             .await
     }
 
     async fn delete(&self, map: MapId, ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
         let ids = ids.to_vec();
-        self.change(move |turn| turn.edit(|edit| maps::delete(edit, map, &ids)))
+        self.run_write(move |batch| batch.edit(|edit| maps::delete_rows(edit, map, &ids)))
             .await?
     }
 
@@ -353,8 +356,10 @@ impl TokenStore for EmbeddedStore {
         expires: Option<u64>,
     ) -> Result<Vec<bool>, StoreError> {
         let ids = ids.to_vec();
-        self.change(move |turn| turn.edit(|edit| maps::expire(edit, now, map, &ids, expires)))
-            .await?
+        self.run_write(move |batch| {
+            batch.edit(|edit| maps::expire_rows(edit, now, map, &ids, expires))
+        })
+        .await?
     }
 
     async fn list(
@@ -365,9 +370,17 @@ impl TokenStore for EmbeddedStore {
         limit: usize,
     ) -> Result<Page<Vec<Row>>, StoreError> {
         let filter = filter.clone();
-        let wanted = move |row: &Row| filter.lets_through(row);
-        self.read(move |database| list(database, &database.snapshot(), map, after, limit, wanted))
-            .await
+        self.run_read(move |database| {
+            list_page(
+                database,
+                &database.snapshot(),
+                map,
+                after,
+                limit,
+                move |row: &Row| filter.lets_through(row),
+            )
+        })
+        .await
     }
 
     async fn archive(
@@ -427,7 +440,7 @@ impl TokenStore for EmbeddedStore {
         after: Option<TokenId>,
         limit: usize,
     ) -> Result<Page<BTreeMap<u32, u64>>, StoreError> {
-        self.read(move |database| count_by(database, map, after, limit, Row::key_number))
+        self.run_read(move |database| count_by(database, map, after, limit, Row::key_number))
             .await
     }
 
@@ -438,16 +451,22 @@ impl TokenStore for EmbeddedStore {
         after: Option<TokenId>,
         limit: usize,
     ) -> Result<Page<Vec<Row>>, StoreError> {
-        let is_other = move |row: &Row| row.key_number() != number;
-        let page = self.read(move |database| {
-            list(database, &database.snapshot(), map, after, limit, is_other)
+        let page = self.run_read(move |database| {
+            list_page(
+                database,
+                &database.snapshot(),
+                map,
+                after,
+                limit,
+                move |row: &Row| row.key_number() != number,
+            )
         });
         Ok(fit_page(page.await?, Row::bytes, |row| row.id))
     }
 
     async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError> {
         let rows = rows.to_vec();
-        self.change(move |turn| turn.edit(|edit| maps::reseal(edit, map, &rows)))
+        self.run_write(move |batch| batch.edit(|edit| maps::reseal_rows(edit, map, &rows)))
             .await?
     }
 
@@ -458,7 +477,7 @@ impl TokenStore for EmbeddedStore {
         after: Option<(MapId, TokenId)>,
         limit: usize,
     ) -> Result<Vec<(MapId, Row)>, StoreError> {
-        self.read(move |database| maps::of_subject(database, (app, subject), after, limit))
+        self.run_read(move |database| maps::subject_page(database, (app, subject), after, limit))
             .await
     }
 
@@ -475,8 +494,9 @@ impl TokenStore for EmbeddedStore {
         let page = self.subject_rows(app, subject, after, limit).await?;
         let rows: Vec<_> = page.iter().map(|(map, row)| (*map, row.id)).collect();
         let next = rows.last().copied();
-        let erased =
-            self.change(move |turn| turn.edit(|edit| maps::erase(edit, subject, version, &rows)));
+        let erased = self.run_write(move |batch| {
+            batch.edit(|edit| maps::erase_rows(edit, subject, version, &rows))
+        });
         Ok(Page {
             found: erased.await??,
             next,
@@ -484,7 +504,7 @@ impl TokenStore for EmbeddedStore {
     }
 
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
-        self.read(move |database| next_map::<Row>(database, after))
+        self.run_read(move |database| next_map::<Row>(database, after))
             .await
     }
 
@@ -493,13 +513,13 @@ impl TokenStore for EmbeddedStore {
         after: Option<(MapId, TokenId)>,
         limit: usize,
     ) -> Result<Vec<(MapId, Row)>, StoreError> {
-        self.read(move |database| scan(database, after, limit))
+        self.run_read(move |database| scan_page(database, after, limit))
             .await
     }
 
     async fn put(&self, rows: &[(MapId, Row)]) -> Result<(), StoreError> {
         let rows = rows.to_vec();
-        self.change(move |turn| turn.edit(|edit| maps::put(edit, rows)))
+        self.run_write(move |batch| batch.edit(|edit| maps::import_rows(edit, rows)))
             .await?
     }
 }
@@ -516,34 +536,38 @@ impl EmbeddedStore {
         limit: usize,
         dry_run: bool,
     ) -> Result<Page<u64, R::Id>, StoreError> {
-        let due = move |row: &R| row.is_due(sweep, now);
-        let look = move |database: &Database| {
-            walk(
-                database,
-                &database.snapshot(),
-                map,
-                after,
-                (limit, limit),
-                due,
-            )
-        };
-        let page = self.read(look).await?;
-        let (next, ids) = (page.next, page.found.iter().map(R::id).collect::<Vec<_>>());
+        let page = self
+            .run_read(move |database: &Database| {
+                walk_map(
+                    database,
+                    &database.snapshot(),
+                    map,
+                    after,
+                    (limit, limit),
+                    move |row: &R| row.is_due(sweep, now),
+                )
+            })
+            .await?;
+        let next = page.next;
+        let ids = page.found.iter().map(R::id).collect::<Vec<_>>();
         if dry_run || ids.is_empty() {
             return Ok(Page {
                 found: ids.len() as u64,
                 next,
             });
         }
-        let swept = self.change(move |turn| {
-            turn.edit(|edit| {
+
+        let swept = self.run_write(move |batch| {
+            batch.edit(|edit| {
                 let mut count = 0;
                 for id in ids {
-                    let Some(row) = R::edited(edit, map, id)?.filter(due) else {
+                    let Some(row) = R::load_from(edit, map, id)? else {
                         continue;
                     };
-                    row.sweep(edit, now, map, sweep);
-                    count += 1;
+                    if row.is_due(sweep, now) {
+                        row.sweep(edit, now, map, sweep);
+                        count += 1;
+                    }
                 }
                 Ok(count)
             })

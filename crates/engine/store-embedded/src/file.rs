@@ -37,8 +37,8 @@ const TIMES_SETTLE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct FileStore {
     file: Arc<FileState>,
-    moved: Notify,
-    beats: InstanceTable,
+    change_signal: Notify,
+    instances: InstanceTable,
 }
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ struct FileState {
     path: PathBuf,
     writes: bool,
     /// Parsed content with the stamp of its file, cached when the file's timestamps are reliable.
-    seen: Mutex<Option<(FileStamp, Arc<Snapshot>)>>,
+    cached: Mutex<Option<(FileStamp, Arc<Snapshot>)>>,
     #[cfg(test)]
     steps: crashes::Steps,
 }
@@ -73,9 +73,9 @@ impl FileStore {
             .recursive(true)
             .mode(0o700)
             .create(folder)
-            .map_err(io(folder))?;
-        let store = Self::over(path, true);
-        store.file.read().map(|_| store)
+            .map_err(io_error(folder))?;
+        let store = Self::new(path, true);
+        store.file.read_file().map(|_| store)
     }
 
     /// Opens a file read-only, so every change is rejected. Blocks.
@@ -83,106 +83,116 @@ impl FileStore {
     /// # Errors
     /// [`StoreError::Io`], including a missing file, or [`StoreError::Damaged`].
     pub fn open_read_only(path: &Path) -> Result<Self, StoreError> {
-        let store = Self::over(path, false);
-        store.file.read().map(|_| store)
+        let store = Self::new(path, false);
+        store.file.read_file().map(|_| store)
     }
 
-    fn over(path: &Path, writes: bool) -> Self {
+    fn new(path: &Path, writes: bool) -> Self {
         let file = FileState {
             path: path.to_owned(),
             writes,
-            seen: Mutex::default(),
+            cached: Mutex::default(),
             #[cfg(test)]
             steps: crashes::Steps::default(),
         };
+
         Self {
             file: Arc::new(file),
-            moved: Notify::new(),
-            beats: InstanceTable::default(),
+            change_signal: Notify::new(),
+            instances: InstanceTable::default(),
         }
     }
 
     /// Applies a change to the whole state under the writers' lock.
-    async fn change(
+    async fn run_change(
         &self,
         change: impl FnOnce(&str, &mut Snapshot) -> Result<Commit, StoreError> + Send + 'static,
     ) -> Result<Commit, StoreError> {
-        let commit = self.blocking(move |file| file.change(change)).await?;
+        let commit = self
+            .run_blocking(move |file| file.apply_change(change))
+            .await?;
         if commit != Commit::Moved {
-            self.moved.notify_one();
+            self.change_signal.notify_one();
         }
         Ok(commit)
     }
 
-    async fn blocking<T: Send + 'static>(
+    async fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&FileState) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let file = Arc::clone(&self.file);
-        let failed = |_| StoreError::Unavailable("the work on the file ended early".into());
         tokio::task::spawn_blocking(move || work(&file))
             .await
-            .map_err(failed)?
+            .map_err(|_| {
+                StoreError::Unavailable("a task that works on the file ended early".into())
+            })?
     }
 }
 
 impl FileState {
     /// Reads the whole file. A missing file counts as empty if this store may create it.
-    fn read(&self) -> Result<Arc<Snapshot>, StoreError> {
-        let open = match File::open(&self.path) {
+    fn read_file(&self) -> Result<Arc<Snapshot>, StoreError> {
+        let file = match File::open(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound && self.writes => {
                 return Ok(Arc::default());
             }
-            opened => opened.map_err(io(&self.path))?,
+            opened => opened.map_err(io_error(&self.path))?,
         };
-        let looks = open.metadata().map_err(io(&self.path))?;
+
+        let metadata = file.metadata().map_err(io_error(&self.path))?;
         let mut text = String::new();
-        let read = open.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
+        let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
         match read {
             Err(error) if error.kind() == ErrorKind::InvalidData => {
                 return Err(self.damaged("not text".into()));
             }
-            read => read.map_err(io(&self.path))?,
+            read => read.map_err(io_error(&self.path))?,
         };
+
         if text.len() as u64 > FILE_BYTES_MAX {
             return Err(self.damaged(format!("longer than {FILE_BYTES_MAX} bytes")));
         }
+
         let found = Arc::new(content::read(&text).map_err(|what| self.damaged(what))?);
-        *self.seen() = settled(&looks).then(|| (FileStamp::of(&looks), Arc::clone(&found)));
+        *self.cached() = has_settled(&metadata)
+            .then(|| (FileStamp::from_metadata(&metadata), Arc::clone(&found)));
         Ok(found)
     }
 
     /// Returns the file's content. Reads the file only if its metadata has changed.
-    fn look(&self) -> Result<Arc<Snapshot>, StoreError> {
-        let seen = self.seen().clone();
-        match seen {
-            Some((stamp, found)) if self.looks().is_ok_and(|looks| looks == stamp) => Ok(found),
-            _ => self.read(),
+    fn current(&self) -> Result<Arc<Snapshot>, StoreError> {
+        let cached = self.cached().clone();
+        match cached {
+            Some((stamp, found)) if self.read_stamp().is_ok_and(|present| present == stamp) => {
+                Ok(found)
+            }
+            _ => self.read_file(),
         }
     }
 
-    fn looks(&self) -> std::io::Result<FileStamp> {
-        fs::metadata(&self.path).map(|looks| FileStamp::of(&looks))
+    fn read_stamp(&self) -> std::io::Result<FileStamp> {
+        fs::metadata(&self.path).map(|metadata| FileStamp::from_metadata(&metadata))
     }
 
-    fn change(
+    fn apply_change(
         &self,
         change: impl FnOnce(&str, &mut Snapshot) -> Result<Commit, StoreError>,
     ) -> Result<Commit, StoreError> {
         if !self.writes {
             return Err(StoreError::ReadOnly);
         }
-        let _lock = self.lock()?;
-        let mut state = Arc::unwrap_or_clone(self.read()?);
+        let _lock = self.acquire_lock()?;
+        let mut state = Arc::unwrap_or_clone(self.read_file()?);
         let commit = change(&self.place(), &mut state)?;
         if commit != Commit::Moved {
-            self.replace(content::write(&state).as_bytes())?;
+            self.replace_file(content::write(&state).as_bytes())?;
         }
         Ok(commit)
     }
 
     /// Takes the cross-process lock for a change. Closing the file releases the lock.
-    fn lock(&self) -> Result<File, StoreError> {
+    fn acquire_lock(&self) -> Result<File, StoreError> {
         let path = self.path.with_added_extension("lock");
         let mut options = OpenOptions::new();
         options
@@ -191,12 +201,12 @@ impl FileState {
             .write(true)
             .mode(0o600)
             .custom_flags(OFlags::NOFOLLOW.bits() as i32);
-        let file = options.open(&path).map_err(io(&path))?;
-        let begun = Instant::now();
+        let file = options.open(&path).map_err(io_error(&path))?;
+        let started = Instant::now();
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(file),
-                Err(TryLockError::WouldBlock) if begun.elapsed() < LOCK_WAIT_MAX => {
+                Err(TryLockError::WouldBlock) if started.elapsed() < LOCK_WAIT_MAX => {
                     std::thread::sleep(Duration::from_millis(2));
                 }
                 Err(TryLockError::WouldBlock) => {
@@ -205,41 +215,47 @@ impl FileState {
                         path.display()
                     )));
                 }
-                Err(TryLockError::Error(error)) => return Err(io(&path)(error)),
+                Err(TryLockError::Error(error)) => return Err(io_error(&path)(error)),
             }
         }
     }
 
     /// Replaces the file atomically and durably.
-    fn replace(&self, bytes: &[u8]) -> Result<(), StoreError> {
-        let aside = self.path.with_added_extension("new");
-        let write_aside = || {
-            self.step()?;
-            // Removes a leftover of a killed writer, or a link that an attacker created to redirect
-            // the write.
-            match fs::remove_file(&aside) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => (),
-            }
-            let mut file = OpenOptions::new()
-                .create_new(true)
-                .write(true)
-                .mode(0o600)
-                .open(&aside)?;
-            self.step()?;
-            file.write_all(bytes)?;
-            self.step()?;
-            file.sync_all()
-        };
-        write_aside().map_err(io(&aside))?;
+    fn replace_file(&self, bytes: &[u8]) -> Result<(), StoreError> {
+        let temporary = self.path.with_added_extension("new");
+        self.write_new(&temporary, bytes)
+            .map_err(io_error(&temporary))?;
         self.step()
-            .and_then(|()| fs::rename(&aside, &self.path))
-            .map_err(io(&self.path))?;
+            .and_then(|()| fs::rename(&temporary, &self.path))
+            .map_err(io_error(&self.path))?;
         let folder = folder_of(&self.path);
         self.step()
             .and_then(|()| File::open(folder)?.sync_all())
-            .map_err(io(folder))?;
-        self.step().map_err(io(&self.path))
+            .map_err(io_error(folder))?;
+        self.step().map_err(io_error(&self.path))
+    }
+
+    /// Writes a new file with `bytes` and syncs it.
+    fn write_new(&self, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+        self.step()?;
+        // Removes a leftover of a killed writer, or a link that an attacker created to redirect
+        // the write.
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => (),
+        }
+
+        let mut file = OpenOptions::new()
+            .create_new(true)
+            .write(true)
+            .mode(0o600)
+            .open(path)?;
+
+        self.step()?;
+        file.write_all(bytes)?;
+
+        self.step()?;
+        file.sync_all()
     }
 
     /// Runs before every step of a write and after the last step. Tests use this hook to end the
@@ -254,8 +270,8 @@ impl FileState {
         self.steps.take_one()
     }
 
-    fn seen(&self) -> MutexGuard<'_, Option<(FileStamp, Arc<Snapshot>)>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cached(&self) -> MutexGuard<'_, Option<(FileStamp, Arc<Snapshot>)>> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn place(&self) -> String {
@@ -271,21 +287,21 @@ impl FileState {
 }
 
 impl FileStamp {
-    fn of(looks: &Metadata) -> Self {
+    fn from_metadata(metadata: &Metadata) -> Self {
         Self {
-            device: looks.dev(),
-            inode: looks.ino(),
-            bytes: looks.size(),
-            modified: (looks.mtime(), looks.mtime_nsec()),
-            changed: (looks.ctime(), looks.ctime_nsec()),
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            bytes: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
         }
     }
 }
 
 /// Returns true if any later change would be visible in the file's timestamps, which have a limited
 /// resolution.
-fn settled(looks: &Metadata) -> bool {
-    let Ok(modified) = looks.modified() else {
+fn has_settled(metadata: &Metadata) -> bool {
+    let Ok(modified) = metadata.modified() else {
         return false;
     };
     SystemTime::now()
@@ -300,7 +316,7 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-fn io(path: &Path) -> impl FnOnce(std::io::Error) -> StoreError {
+fn io_error(path: &Path) -> impl FnOnce(std::io::Error) -> StoreError {
     let path = path.to_owned();
     move |source| StoreError::Io { path, source }
 }
@@ -308,55 +324,58 @@ fn io(path: &Path) -> impl FnOnce(std::io::Error) -> StoreError {
 #[async_trait]
 impl ControlStore for FileStore {
     async fn generation(&self) -> Result<u64, StoreError> {
-        Ok(self.blocking(FileState::look).await?.generation)
+        Ok(self.run_blocking(FileState::current).await?.generation)
     }
 
     async fn load(&self) -> Result<Snapshot, StoreError> {
-        Ok(self.blocking(FileState::read).await?.loaded())
+        Ok(self.run_blocking(FileState::read_file).await?.loaded())
     }
 
     async fn read(&self, key: &str) -> Result<(u64, Option<Vec<u8>>), StoreError> {
-        Ok(self.blocking(FileState::look).await?.one(key))
+        Ok(self.run_blocking(FileState::current).await?.one(key))
     }
 
     async fn singles(&self, after: Option<&str>, limit: usize) -> Result<Snapshot, StoreError> {
-        Ok(self.blocking(FileState::look).await?.page(after, limit))
+        Ok(self
+            .run_blocking(FileState::current)
+            .await?
+            .page(after, limit))
     }
 
     async fn commit_all(&self, base: u64, changes: &Changes) -> Result<Commit, StoreError> {
         let changes = changes.clone();
-        self.change(move |place, state| state.apply(place, base, &changes))
+        self.run_change(move |place, state| state.apply(place, base, &changes))
             .await
     }
 
     async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError> {
         let new = state.clone();
-        self.change(move |place, state| state.become_state(place, base, &new))
+        self.run_change(move |place, state| state.become_state(place, base, &new))
             .await
     }
 
     /// Reports only changes made by this store. Callers detect changes of other processes by
     /// polling the generation.
     async fn changed(&self) {
-        self.moved.notified().await;
+        self.change_signal.notified().await;
     }
 
     async fn beat(&self, instance: &Instance) -> Result<(), StoreError> {
-        self.beats.beat(instance);
+        self.instances.beat(instance);
         Ok(())
     }
 
     async fn lease(&self, name: &str, holder: &str, time: Duration) -> Result<bool, StoreError> {
-        Ok(self.beats.lease(name, holder, time))
+        Ok(self.instances.lease(name, holder, time))
     }
 
     async fn leave(&self, id: &str) -> Result<(), StoreError> {
-        self.beats.leave(id);
+        self.instances.leave(id);
         Ok(())
     }
 
     async fn instances(&self, age_max: Duration) -> Result<Vec<Instance>, StoreError> {
-        Ok(self.beats.instances(age_max))
+        Ok(self.instances.instances(age_max))
     }
 }
 

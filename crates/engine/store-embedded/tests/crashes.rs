@@ -371,7 +371,7 @@ fn writes_resume_after_a_full_disk() {
 }
 
 #[test]
-fn reads_go_on_while_a_full_disk_cannot_be_mended() {
+fn reads_continue_while_the_disk_is_full() {
     check_full_disk("nearly-full");
 }
 
@@ -475,14 +475,14 @@ async fn nearly_full_disk(folder: &Path) {
     }
     limit_files(Some(6 << 20));
     let first = [(MAP, large(0).id)];
-    let (mut probes, give_up) = (Probes::watch(folder), Instant::now() + HANG);
+    let (mut probes, deadline) = (Probes::watch(folder), Instant::now() + HANG);
     while probes.count() < 3 {
         write_large(call)
             .await
             .expect_err("the disk is nearly full");
         assert!(store.get(1, &first).await.expect("reads go on")[0].is_some());
         assert!(
-            Instant::now() < give_up,
+            Instant::now() < deadline,
             "the store does not try to mend its database"
         );
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -503,10 +503,10 @@ async fn nearly_full_disk(folder: &Path) {
 
 /// Repeats a write until it succeeds, now that there is room again.
 async fn until_written(mut write: impl AsyncFnMut() -> Result<(), StoreError>) {
-    let give_up = Instant::now() + HANG;
+    let deadline = Instant::now() + HANG;
     while let Err(error) = write().await {
         assert!(
-            Instant::now() < give_up,
+            Instant::now() < deadline,
             "there is room again, but: {error}"
         );
         tokio::time::sleep(Duration::from_millis(50)).await;

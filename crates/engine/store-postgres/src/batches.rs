@@ -35,6 +35,7 @@ impl<R> Batches<R> {
                 }
             }
         }
+
         left.reverse();
         Self { results, left }
     }
@@ -76,10 +77,11 @@ impl<R> Batches<R> {
 
     /// Returns the results in the order of the groups.
     pub(super) fn into_results(self) -> Vec<Result<R, StoreError>> {
-        let unwritten = || Err(StoreError::Unavailable("not written".into()));
         self.results
             .into_iter()
-            .map(|result| result.unwrap_or_else(unwritten))
+            .map(|result| {
+                result.unwrap_or_else(|| Err(StoreError::Unavailable("not written".into())))
+            })
             .collect()
     }
 }

@@ -32,7 +32,7 @@ pub(super) use insert;
 pub(super) static INSERT: &str = insert!();
 
 /// Implements [`sealwire_store::TokenStore::put`].
-pub(super) async fn put(shared: &Shared, given: &[(MapId, Row)]) -> Result<(), StoreError> {
+pub(super) async fn import_rows(shared: &Shared, given: &[(MapId, Row)]) -> Result<(), StoreError> {
     given.iter().try_for_each(|(_, row)| row.check_times())?;
     // If several rows have one id, the last row wins.
     let by_id: HashMap<(MapId, TokenId), &Row> = given
@@ -47,23 +47,27 @@ pub(super) async fn put(shared: &Shared, given: &[(MapId, Row)]) -> Result<(), S
     if rows.is_empty() {
         return Ok(());
     }
-    let parts = citus::parts(shared.is_distributed, rows, |(map, _)| map.app);
+
+    let parts = citus::split_by_app(shared.is_distributed, rows, |(map, _)| map.app);
     let columns: Vec<_> = parts
         .into_iter()
-        .map(|(_, rows)| Columns::of(rows))
+        .map(|(_, rows)| Columns::from_rows(rows))
         .collect::<Result<_, _>>()?;
     let deadline = Instant::now() + shared.timeout;
-    let lane = shared.writers.take(deadline).await?;
-    let mut call = lane.call_by(deadline, true);
+    let connection = shared.writers.lease(deadline).await?;
+    let mut query = connection.start_query_by(deadline, true);
     loop {
-        let session = call.session().await?;
-        let open = TransactionGuard::new(&session);
-        let outcome = call.bound(&session, replace(&session, &columns)).await;
-        open.end(&call, &outcome).await;
+        let session = query.next_session().await?;
+        let guard = TransactionGuard::new(&session);
+        let outcome = query
+            .run_until_deadline(&session, replace_rows(&session, &columns))
+            .await;
+        guard.end(&query, &outcome).await;
         match outcome {
             Ok(()) => return Ok(()),
             Err(fault) => {
-                call.again(session, fault)
+                query
+                    .prepare_retry(session, fault)
                     .await
                     .map_err(SqlFault::into_error)?;
             }
@@ -72,11 +76,11 @@ pub(super) async fn put(shared: &Shared, given: &[(MapId, Row)]) -> Result<(), S
 }
 
 /// Replaces rows in one transaction, with separate statements for each element of `columns`.
-async fn replace(session: &Session, columns: &[Columns<'_>]) -> Result<(), SqlFault> {
-    session.batch("BEGIN").await?;
+async fn replace_rows(session: &Session, columns: &[Columns<'_>]) -> Result<(), SqlFault> {
+    session.batch_execute("BEGIN").await?;
     for columns in columns {
         session.execute(DELETE, &columns.params()[..3]).await?;
-        citus::insert(session, INSERT, &columns.params(), columns.apps()).await?;
+        citus::insert_rows(session, INSERT, &columns.params(), columns.apps()).await?;
     }
-    session.batch("COMMIT").await
+    session.batch_execute("COMMIT").await
 }

@@ -75,22 +75,25 @@ async fn is_true(client: &Client, sql: &str) -> Result<bool, Error> {
 ///
 /// Citus rejects the cast of a text column to an array in an UPDATE, so a `MATERIALIZED` CTE makes
 /// the cast first.
-pub(super) fn of_one_app(sql: &str) -> Cow<'_, str> {
+pub(super) fn single_app_sql(sql: &str) -> Cow<'_, str> {
     if sql.contains(SCAN_OF_ALL) {
         return Cow::Owned(sql.replace(
             SCAN_OF_ALL,
             "t.app = $1 AND (t.collection, t.id) > ($2, $3)",
         ));
     }
+
     let Some(app) = first_app(sql) else {
         return Cow::Borrowed(sql);
     };
+
     let sql = sql
         .replace(".app = i.app", &format!(".app = {app}"))
         .replace("AS NOT MATERIALIZED", "AS MATERIALIZED");
     if !sql.starts_with("INSERT INTO") {
         return Cow::Owned(sql);
     }
+
     let home = format!("FROM (SELECT app FROM sealwire.{APPS} WHERE app = {app}) AS h, unnest(");
     Cow::Owned(
         sql.replacen("SELECT i.app,", "SELECT h.app,", 1)
@@ -100,7 +103,7 @@ pub(super) fn of_one_app(sql: &str) -> Cow<'_, str> {
 
 /// Inserts rows from array parameters, of which the first holds the apps. Returns the number of
 /// inserted rows.
-pub(super) async fn insert(
+pub(super) async fn insert_rows(
     session: &Session,
     sql: &'static str,
     params: Params<'_>,
@@ -116,7 +119,7 @@ pub(super) async fn insert(
     // Adds the app first, because it can be new.
     session.execute(ADD_APP, &[app]).await?;
     match session.execute(sql, params).await? {
-        0 if !sql.contains("ON CONFLICT") => Err(SqlFault::Refused(
+        0 if !sql.contains("ON CONFLICT") => Err(SqlFault::Invalid(
             "the shard of the app takes no rows".into(),
         )),
         count => Ok(count),
@@ -147,7 +150,7 @@ fn first_app(sql: &str) -> Option<String> {
 pub(super) type Part<T> = (Vec<usize>, Vec<T>);
 
 /// Splits items by app, or returns them as one part if the tables are not distributed.
-pub(super) fn parts<T>(
+pub(super) fn split_by_app<T>(
     is_distributed: bool,
     items: Vec<T>,
     app: impl Fn(&T) -> u32,
@@ -167,7 +170,11 @@ pub(super) fn parts<T>(
 /// Runs `run` on the items of each app concurrently, or once on all items if the tables are not
 /// distributed. Each run is a task that continues if the caller is cancelled. Returns a result per
 /// item; `failed` is the result of items whose run panicked.
-pub(super) async fn by_app<T, R: Send + 'static, F: Future<Output = Vec<R>> + Send + 'static>(
+pub(super) async fn run_by_app<
+    T,
+    R: Send + 'static,
+    F: Future<Output = Vec<R>> + Send + 'static,
+>(
     is_distributed: bool,
     items: Vec<T>,
     app: impl Fn(&T) -> u32,
@@ -175,7 +182,7 @@ pub(super) async fn by_app<T, R: Send + 'static, F: Future<Output = Vec<R>> + Se
     failed: impl Fn() -> R,
 ) -> Vec<R> {
     let mut results: Vec<Option<R>> = items.iter().map(|_| None).collect();
-    let parts = parts(is_distributed, items, app).into_iter();
+    let parts = split_by_app(is_distributed, items, app).into_iter();
     let tasks: Vec<_> = parts
         .map(|(at, items)| (at, tokio::spawn(run(items))))
         .collect();
@@ -185,6 +192,7 @@ pub(super) async fn by_app<T, R: Send + 'static, F: Future<Output = Vec<R>> + Se
             .zip(found)
             .for_each(|(at, result)| results[at] = Some(result));
     }
+
     results
         .into_iter()
         .map(|result| result.unwrap_or_else(&failed))
@@ -193,7 +201,7 @@ pub(super) async fn by_app<T, R: Send + 'static, F: Future<Output = Vec<R>> + Se
 
 /// Spreads the result of a part over its items. The first item gets the original error, and the
 /// other items get copies.
-pub(super) fn of_each<R>(
+pub(super) fn results_per_item<R>(
     count: usize,
     result: Result<Vec<R>, StoreError>,
 ) -> Vec<Result<R, StoreError>> {
@@ -248,7 +256,7 @@ mod tests {
             ),
         ];
         for (plain, expected) in cases {
-            assert_eq!(of_one_app(plain), expected);
+            assert_eq!(single_app_sql(plain), expected);
         }
     }
 
@@ -257,7 +265,7 @@ mod tests {
         for (is_distributed, expected) in [(false, 1), (true, 3)] {
             let items = vec![(5, 'a'), (2, 'b'), (5, 'c'), (9, 'd'), (2, 'e')];
             assert_eq!(
-                parts(is_distributed, items.clone(), |item| item.0).len(),
+                split_by_app(is_distributed, items.clone(), |item| item.0).len(),
                 expected
             );
             // The run of app 9 panics if it is separate.
@@ -266,7 +274,7 @@ mod tests {
                 assert!(items[0].0 != 9, "on purpose");
                 items.into_iter().map(|item| item.1).collect()
             };
-            let found = by_app(is_distributed, items, |item| item.0, run, || '-').await;
+            let found = run_by_app(is_distributed, items, |item| item.0, run, || '-').await;
             assert_eq!(
                 found,
                 if is_distributed {
@@ -276,7 +284,7 @@ mod tests {
                 }
             );
         }
-        assert!(parts(true, Vec::<u32>::new(), |app| *app).is_empty());
-        assert_eq!(parts(false, Vec::<u32>::new(), |app| *app).len(), 1);
+        assert!(split_by_app(true, Vec::<u32>::new(), |app| *app).is_empty());
+        assert_eq!(split_by_app(false, Vec::<u32>::new(), |app| *app).len(), 1);
     }
 }

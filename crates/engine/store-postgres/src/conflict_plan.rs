@@ -15,11 +15,18 @@ pub(super) struct ExistingRows {
     pub(super) subjects: HashMap<(u32, SubjectId), u64>,
 }
 
+impl ExistingRows {
+    /// Returns the version of the key of the row's subject, if the row has a subject with a key.
+    fn key_version(&self, app: u32, row: &Row) -> Option<u64> {
+        self.subjects.get(&(app, row.subject?)).copied()
+    }
+}
+
 /// The rows to write, and the results after writing.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Plan<'a> {
     /// Result per group; `None` if the group must be written after this plan.
-    pub(super) answers: Vec<Option<Written>>,
+    pub(super) results: Vec<Option<Written>>,
     /// Rows to insert, in the order of maps, fingerprints and ids, so that concurrent writers of
     /// the same keys wait and do not deadlock.
     pub(super) insert: Vec<(MapId, &'a Row)>,
@@ -29,68 +36,84 @@ pub(super) struct Plan<'a> {
 
 /// Decision about one row.
 enum RowDecision<'a> {
-    Given(Row),
-    Mine,
-    Taken,
-    Written(&'a Row, bool),
+    /// A live row holds the fingerprint.
+    Existing(Row),
+    /// An earlier attempt wrote the row.
+    WrittenBefore,
+    /// Another row has the id.
+    IdTaken,
+    /// The row to insert, and true if an expired row holds its fingerprint.
+    Insert(&'a Row, bool),
+    /// The row can only be written after this plan.
     Later,
 }
 
-/// Decides about the groups in sequence. `again` is true if an earlier attempt may have taken
+/// Decides about the groups in sequence. `is_retry` is true if an earlier attempt may have taken
 /// effect. Existing rows that are equal to the byte then count as written by that attempt.
-pub(super) fn plan<'a>(
+pub(super) fn plan_writes<'a>(
     now: u64,
     groups: &[&'a Group],
-    mut there: ExistingRows,
-    again: bool,
+    mut existing: ExistingRows,
+    is_retry: bool,
 ) -> Plan<'a> {
     let mut plan = Plan {
-        answers: Vec::with_capacity(groups.len()),
+        results: Vec::with_capacity(groups.len()),
         insert: Vec::new(),
         archive: Vec::new(),
     };
+
     for group in groups {
-        let stored = |row: &Row| there.subjects.get(&(group.map.app, row.subject?)).copied();
-        if !group.rows.iter().all(|row| row.has_key(stored(row))) {
-            plan.answers.push(Some(Written::SubjectsChanged));
+        let has_keys = group
+            .rows
+            .iter()
+            .all(|row| row.has_key(existing.key_version(group.map.app, row)));
+        if !has_keys {
+            plan.results.push(Some(Written::SubjectsChanged));
             continue;
         }
-        let fates: Vec<RowDecision<'a>> = {
-            let fate = |row| fate(now, group.map, row, &there, &plan.insert, again);
-            group.rows.iter().map(fate).collect()
-        };
-        let taken: Vec<usize> = fates
+
+        let decisions: Vec<RowDecision<'a>> = group
+            .rows
+            .iter()
+            .map(|row| decide_row(now, group.map, row, &existing, &plan.insert, is_retry))
+            .collect();
+        let taken: Vec<usize> = decisions
             .iter()
             .enumerate()
-            .filter(|(_, fate)| matches!(fate, RowDecision::Taken))
+            .filter(|(_, decision)| matches!(decision, RowDecision::IdTaken))
             .map(|(at, _)| at)
             .collect();
-        if fates.iter().any(|fate| matches!(fate, RowDecision::Later)) {
-            plan.answers.push(None);
+        if decisions
+            .iter()
+            .any(|decision| matches!(decision, RowDecision::Later))
+        {
+            plan.results.push(None);
             continue;
         }
         if !taken.is_empty() {
-            plan.answers.push(Some(Written::Taken(taken)));
+            plan.results.push(Some(Written::Taken(taken)));
             continue;
         }
-        let mut known = Vec::with_capacity(fates.len());
-        for fate in fates {
-            known.push(match fate {
-                RowDecision::Given(row) => Some(row),
-                RowDecision::Written(row, expired) => {
+        let mut known = Vec::with_capacity(decisions.len());
+        for decision in decisions {
+            known.push(match decision {
+                RowDecision::Existing(row) => Some(row),
+                RowDecision::Insert(row, expired) => {
                     if let Some(print) = row.fingerprint {
-                        there.holders.insert((group.map, print), row.clone());
+                        existing.holders.insert((group.map, print), row.clone());
                         plan.archive.extend(expired.then_some((group.map, print)));
                     }
-                    there.ids.insert((group.map, row.id), row.sealed.clone());
+                    existing.ids.insert((group.map, row.id), row.sealed.clone());
                     plan.insert.push((group.map, row));
                     None
                 }
-                RowDecision::Mine | RowDecision::Taken | RowDecision::Later => None,
+                RowDecision::WrittenBefore | RowDecision::IdTaken | RowDecision::Later => None,
             });
         }
-        plan.answers.push(Some(Written::Done(known)));
+
+        plan.results.push(Some(Written::Done(known)));
     }
+
     plan.insert.sort_unstable_by_key(|(map, row)| {
         (*map, row.fingerprint.is_none(), row.fingerprint, row.id)
     });
@@ -98,23 +121,23 @@ pub(super) fn plan<'a>(
     plan
 }
 
-fn fate<'a>(
+fn decide_row<'a>(
     now: u64,
     map: MapId,
     row: &'a Row,
-    there: &ExistingRows,
+    existing: &ExistingRows,
     planned: &[(MapId, &Row)],
-    again: bool,
+    is_retry: bool,
 ) -> RowDecision<'a> {
     let holder = row
         .fingerprint
-        .and_then(|print| there.holders.get(&(map, print)));
+        .and_then(|print| existing.holders.get(&(map, print)));
     if let Some(holder) = holder {
-        if again && holder.id == row.id && holder.sealed == row.sealed {
-            return RowDecision::Mine;
+        if is_retry && holder.id == row.id && holder.sealed == row.sealed {
+            return RowDecision::WrittenBefore;
         }
         if holder.is_live(now) {
-            return RowDecision::Given(holder.clone());
+            return RowDecision::Existing(holder.clone());
         }
         // The holder is in this plan and already expired. A row can be archived only after it is
         // written.
@@ -125,24 +148,25 @@ fn fate<'a>(
             return RowDecision::Later;
         }
     }
-    match there.ids.get(&(map, row.id)) {
-        Some(sealed) if again && *sealed == row.sealed => RowDecision::Mine,
-        Some(_) => RowDecision::Taken,
-        None => RowDecision::Written(row, holder.is_some()),
+
+    match existing.ids.get(&(map, row.id)) {
+        Some(sealed) if is_retry && *sealed == row.sealed => RowDecision::WrittenBefore,
+        Some(_) => RowDecision::IdTaken,
+        None => RowDecision::Insert(row, holder.is_some()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sealwire_store::suite::tokens::{id, print, printed, row};
+    use sealwire_store::contract_tests::tokens::{id, print, printed, row};
 
     const MAP: MapId = MapId {
         app: 1,
         collection: 1,
     };
 
-    fn there(rows: &[Row]) -> ExistingRows {
+    fn existing_rows(rows: &[Row]) -> ExistingRows {
         let holders = rows
             .iter()
             .filter_map(|row| Some(((MAP, row.fingerprint?), row.clone())))
@@ -159,9 +183,9 @@ mod tests {
     }
 
     fn check(
-        there_is: &[Row],
+        existing: &[Row],
         groups: &[&[Row]],
-        again: bool,
+        is_retry: bool,
     ) -> (Vec<Option<Written>>, Vec<TokenId>, Vec<Fingerprint>) {
         let groups: Vec<Group> = groups
             .iter()
@@ -170,15 +194,15 @@ mod tests {
                 rows: rows.to_vec(),
             })
             .collect();
-        let plan = plan(
+        let plan = plan_writes(
             10,
             &groups.iter().collect::<Vec<_>>(),
-            there(there_is),
-            again,
+            existing_rows(existing),
+            is_retry,
         );
         let ids = plan.insert.iter().map(|(_, row)| row.id).collect();
         (
-            plan.answers,
+            plan.results,
             ids,
             plan.archive.iter().map(|(_, print)| *print).collect(),
         )
@@ -210,46 +234,46 @@ mod tests {
     }
 
     #[test]
-    fn groups_see_what_those_before_them_write_unless_that_is_refused() {
+    fn groups_see_rows_of_earlier_groups_unless_these_fail() {
         let groups: [&[Row]; 4] = [
             &[printed(1, 1), row(7)],
             &[printed(2, 1)],
             &[row(2)],
             &[printed(3, 1)],
         ];
-        let (answers, ids, _) = check(&[row(7)], &groups, false);
-        assert_eq!(answers[0], Some(Written::Taken(vec![1])));
-        assert_eq!(answers[1], Some(Written::Done(vec![None])));
-        assert_eq!(answers[2], Some(Written::Taken(vec![0])));
-        assert_eq!(answers[3], Some(Written::Done(vec![Some(printed(2, 1))])));
+        let (results, ids, _) = check(&[row(7)], &groups, false);
+        assert_eq!(results[0], Some(Written::Taken(vec![1])));
+        assert_eq!(results[1], Some(Written::Done(vec![None])));
+        assert_eq!(results[2], Some(Written::Taken(vec![0])));
+        assert_eq!(results[3], Some(Written::Done(vec![Some(printed(2, 1))])));
         assert_eq!(ids, [id(2)]);
     }
 
     #[test]
-    fn an_expired_holder_gives_way_once() {
+    fn expired_holder_is_replaced_once() {
         let old = [expired(printed(1, 1)), expired(printed(2, 2))];
-        let (answers, ids, archive) = check(
+        let (results, ids, archive) = check(
             &old,
             &[&[printed(11, 1)], &[printed(12, 1)], &[printed(2, 2)]],
             false,
         );
-        assert_eq!(answers[0], Some(Written::Done(vec![None])));
-        assert_eq!(answers[1], Some(Written::Done(vec![Some(printed(11, 1))])));
-        assert_eq!(answers[2], Some(Written::Taken(vec![0])));
+        assert_eq!(results[0], Some(Written::Done(vec![None])));
+        assert_eq!(results[1], Some(Written::Done(vec![Some(printed(11, 1))])));
+        assert_eq!(results[2], Some(Written::Taken(vec![0])));
         assert_eq!((ids, archive), (vec![id(11)], vec![print(1)]));
         // A row that is expired when it is written must exist before it can be archived.
-        let (answers, ids, _) = check(&[], &[&[expired(printed(1, 1))], &[printed(2, 1)]], false);
+        let (results, ids, _) = check(&[], &[&[expired(printed(1, 1))], &[printed(2, 1)]], false);
         assert_eq!(
-            (answers[0].clone(), answers[1].clone()),
+            (results[0].clone(), results[1].clone()),
             (Some(Written::Done(vec![None])), None)
         );
         assert_eq!(ids, [id(1)]);
     }
 
     #[test]
-    fn what_an_earlier_attempt_wrote_is_written() {
+    fn rows_of_an_earlier_attempt_count_as_written() {
         let mine = [printed(1, 1), row(2)];
-        for (again, expected) in [
+        for (is_retry, expected) in [
             (
                 true,
                 [
@@ -265,8 +289,8 @@ mod tests {
                 ],
             ),
         ] {
-            let (answers, ids, archive) = check(&mine, &[&mine[..1], &mine[1..]], again);
-            assert_eq!(answers, expected, "{again}");
+            let (results, ids, archive) = check(&mine, &[&mine[..1], &mine[1..]], is_retry);
+            assert_eq!(results, expected, "{is_retry}");
             assert!(ids.is_empty() && archive.is_empty());
         }
         let other = [Row {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::PostgresStore;
-use super::rows::column;
+use super::rows::read_column;
 use super::session::Params;
 use super::sqlstate::{SqlFault, damaged};
 use sealwire_store::{Changes, Commit, ControlStore, Instance, Snapshot, StoreError, is_single};
@@ -94,24 +94,38 @@ static INSTANCES: &str = "WITH gone AS (
     SELECT id, address, version, generation, extract(epoch FROM clock_timestamp() - seen)::float8
     FROM sealwire.instances WHERE seen >= clock_timestamp() - make_interval(secs => $1::float8) ORDER BY id COLLATE \"C\"";
 
-fn number(generation: i64) -> Result<u64, StoreError> {
+fn to_generation(generation: i64) -> Result<u64, StoreError> {
     generation
         .try_into()
         .map_err(|_| damaged("the generation is negative"))
+}
+
+fn read_instance(row: &tokio_postgres::Row) -> Result<Instance, SqlFault> {
+    Ok(Instance {
+        id: read_column(row, 0)?,
+        address: read_column(row, 1)?,
+        version: read_column(row, 2)?,
+        generation: read_column::<i64>(row, 3)?.try_into().unwrap_or(0),
+        age: Duration::try_from_secs_f64(read_column::<f64>(row, 4)?).unwrap_or_default(),
+    })
 }
 
 impl PostgresStore {
     /// Runs a statement that returns the new generation if it changed the generation. Then notifies
     /// other engines with a separate statement. The change is valid without the notification,
     /// because engines also poll.
-    async fn change(&self, sql: &'static str, params: Params<'_>) -> Result<Commit, StoreError> {
+    async fn change_state(
+        &self,
+        sql: &'static str,
+        params: Params<'_>,
+    ) -> Result<Commit, StoreError> {
         let rows = self.query(&self.shared.control, false, sql, params).await?;
         let Some(row) = rows.first() else {
             return Ok(Commit::Moved);
         };
-        let generation = number(column(row, 0).map_err(SqlFault::into_error)?)?;
+        let generation = to_generation(read_column(row, 0).map_err(SqlFault::into_error)?)?;
         if let Err(error) = self.query(&self.shared.control, true, NOTIFY, &[]).await {
-            tracing::debug!(%error, "others were not told of a change");
+            tracing::debug!(%error, "other engines were not notified of a change");
         }
         Ok(Commit::Done(generation))
     }
@@ -125,22 +139,25 @@ impl ControlStore for PostgresStore {
             .await?;
         let row = rows
             .first()
-            .ok_or_else(|| damaged("there is no generation"))?;
-        number(column(row, 0).map_err(SqlFault::into_error)?)
+            .ok_or_else(|| damaged("the generation is missing"))?;
+        to_generation(read_column(row, 0).map_err(SqlFault::into_error)?)
     }
 
     async fn load(&self) -> Result<Snapshot, StoreError> {
         let rows = self.query(&self.shared.control, true, LOAD, &[]).await?;
         let first = rows
             .first()
-            .ok_or_else(|| damaged("there is no generation"))?;
-        let generation = number(column(first, 0).map_err(SqlFault::into_error)?)?;
+            .ok_or_else(|| damaged("the generation is missing"))?;
+        let generation = to_generation(read_column(first, 0).map_err(SqlFault::into_error)?)?;
         let mut records = BTreeMap::new();
         for row in &rows {
-            if let Some(key) = column::<Option<String>>(row, 1).map_err(SqlFault::into_error)? {
-                records.insert(key, column(row, 2).map_err(SqlFault::into_error)?);
+            if let Some(key) =
+                read_column::<Option<String>>(row, 1).map_err(SqlFault::into_error)?
+            {
+                records.insert(key, read_column(row, 2).map_err(SqlFault::into_error)?);
             }
         }
+
         Ok(Snapshot {
             generation,
             records,
@@ -155,33 +172,38 @@ impl ControlStore for PostgresStore {
             self.query(&self.shared.control, true, READ, &[&key])
                 .await?
         };
+
         let row = rows
             .first()
-            .ok_or_else(|| damaged("there is no generation"))?;
-        let generation = number(column(row, 0).map_err(SqlFault::into_error)?)?;
-        Ok((generation, column(row, 1).map_err(SqlFault::into_error)?))
+            .ok_or_else(|| damaged("the generation is missing"))?;
+        let generation = to_generation(read_column(row, 0).map_err(SqlFault::into_error)?)?;
+        Ok((
+            generation,
+            read_column(row, 1).map_err(SqlFault::into_error)?,
+        ))
     }
 
     async fn singles(&self, after: Option<&str>, limit: usize) -> Result<Snapshot, StoreError> {
-        let (after, limit) = (
-            after.unwrap_or_default().as_bytes(),
-            i64::try_from(limit).unwrap_or(i64::MAX),
-        );
+        let after = after.unwrap_or_default().as_bytes();
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let rows = self
             .query(&self.shared.control, true, SINGLES, &[&after, &limit])
             .await?;
         let first = rows
             .first()
-            .ok_or_else(|| damaged("there is no generation"))?;
-        let generation = number(column(first, 0).map_err(SqlFault::into_error)?)?;
+            .ok_or_else(|| damaged("the generation is missing"))?;
+        let generation = to_generation(read_column(first, 0).map_err(SqlFault::into_error)?)?;
         let mut records = BTreeMap::new();
         for row in &rows {
-            if let Some(key) = column::<Option<Vec<u8>>>(row, 1).map_err(SqlFault::into_error)? {
+            if let Some(key) =
+                read_column::<Option<Vec<u8>>>(row, 1).map_err(SqlFault::into_error)?
+            {
                 let key = String::from_utf8(key)
                     .map_err(|_| damaged("the key of a record is not text"))?;
-                records.insert(key, column(row, 2).map_err(SqlFault::into_error)?);
+                records.insert(key, read_column(row, 2).map_err(SqlFault::into_error)?);
             }
         }
+
         Ok(Snapshot {
             generation,
             records,
@@ -193,13 +215,17 @@ impl ControlStore for PostgresStore {
         let Ok(base) = i64::try_from(base) else {
             return Ok(Commit::Moved);
         };
-        let (mut gone, mut keys, mut records) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut single_gone, mut single_keys, mut single_records) =
-            (Vec::new(), Vec::new(), Vec::new());
+
+        let mut removed_keys = Vec::new();
+        let mut keys = Vec::new();
+        let mut records = Vec::new();
+        let mut removed_single_keys = Vec::new();
+        let mut single_keys = Vec::new();
+        let mut single_records = Vec::new();
         for (key, record) in changes {
             match (is_single(key), record) {
-                (false, None) => gone.push(&**key),
-                (true, None) => single_gone.push(key.as_bytes()),
+                (false, None) => removed_keys.push(&**key),
+                (true, None) => removed_single_keys.push(key.as_bytes()),
                 (false, Some(record)) => {
                     keys.push(&**key);
                     records.push(&record[..]);
@@ -210,26 +236,30 @@ impl ControlStore for PostgresStore {
                 }
             }
         }
+
         let params: [&(dyn tokio_postgres::types::ToSql + Sync); 7] = [
             &base,
-            &gone,
+            &removed_keys,
             &keys,
             &records,
-            &single_gone,
+            &removed_single_keys,
             &single_keys,
             &single_records,
         ];
-        self.change(CHANGE, &params).await
+        self.change_state(CHANGE, &params).await
     }
 
     async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError> {
         let Ok(base) = i64::try_from(base) else {
             return Ok(Commit::Moved);
         };
+
         let generation =
             i64::try_from(state.generation).map_err(|_| damaged("no generation left"))?;
-        let (mut keys, mut records) = (Vec::new(), Vec::new());
-        let (mut single_keys, mut single_records) = (Vec::new(), Vec::new());
+        let mut keys = Vec::new();
+        let mut records = Vec::new();
+        let mut single_keys = Vec::new();
+        let mut single_records = Vec::new();
         for (key, record) in &state.records {
             if is_single(key) {
                 single_keys.push(key.as_bytes());
@@ -239,6 +269,7 @@ impl ControlStore for PostgresStore {
                 records.push(&record[..]);
             }
         }
+
         let params: [&(dyn tokio_postgres::types::ToSql + Sync); 6] = [
             &base,
             &generation,
@@ -247,12 +278,20 @@ impl ControlStore for PostgresStore {
             &single_keys,
             &single_records,
         ];
-        self.change(REPLACE, &params).await
+        self.change_state(REPLACE, &params).await
     }
 
     async fn changed(&self) {
         // The sender lives as long as the store.
-        if self.shared.told.lock().await.changed().await.is_err() {
+        if self
+            .shared
+            .control_changes
+            .lock()
+            .await
+            .changed()
+            .await
+            .is_err()
+        {
             std::future::pending::<()>().await;
         }
     }
@@ -295,17 +334,8 @@ impl ControlStore for PostgresStore {
         let rows = self
             .query(&self.shared.control, true, INSTANCES, &[&seconds])
             .await?;
-        let read = |row: &tokio_postgres::Row| -> Result<Instance, SqlFault> {
-            Ok(Instance {
-                id: column(row, 0)?,
-                address: column(row, 1)?,
-                version: column(row, 2)?,
-                generation: column::<i64>(row, 3)?.try_into().unwrap_or(0),
-                age: Duration::try_from_secs_f64(column::<f64>(row, 4)?).unwrap_or_default(),
-            })
-        };
         rows.iter()
-            .map(|row| read(row).map_err(SqlFault::into_error))
+            .map(|row| read_instance(row).map_err(SqlFault::into_error))
             .collect()
     }
 }

@@ -77,14 +77,15 @@ pub async fn distribute(
         .await
         .map_err(|fault| fault.error)?;
     let work = async {
-        let found = plan(session.client(), shards).await?;
+        let found = plan_distribution(session.client(), shards).await?;
         if dry_run {
             return Ok(found);
         }
-        migrate::migrate(&settings, false).await?;
-        apply(session.client(), &found).await?;
+        migrate::migrate_schema(&settings, false).await?;
+        apply_distribution(session.client(), &found).await?;
         Ok(found)
     };
+
     tokio::select! {
         biased;
         outcome = work => outcome,
@@ -92,52 +93,61 @@ pub async fn distribute(
     }
 }
 
-fn invalid(what: impl Into<String>) -> StoreError {
+fn invalid_database(what: impl Into<String>) -> StoreError {
     StoreError::Invalid(what.into())
 }
 
-fn failed(error: tokio_postgres::Error) -> StoreError {
+fn to_store_error(error: tokio_postgres::Error) -> StoreError {
     SqlFault::from(error).into_error()
 }
 
 /// Checks the database and returns the tables to distribute.
-async fn plan(client: &Client, shards: Option<u32>) -> Result<Distribution, StoreError> {
+async fn plan_distribution(
+    client: &Client,
+    shards: Option<u32>,
+) -> Result<Distribution, StoreError> {
     // Removes the statement timeout, because counting the rows of a large table takes long.
     client
         .batch_execute("SET statement_timeout = 0")
         .await
-        .map_err(failed)?;
+        .map_err(to_store_error)?;
     let version = "SELECT extversion FROM pg_extension WHERE extname = 'citus'";
-    let version = client.query_opt(version, &[]).await.map_err(failed)?;
+    let version = client
+        .query_opt(version, &[])
+        .await
+        .map_err(to_store_error)?;
     let Some(version) = version else {
-        return Err(invalid(
+        return Err(invalid_database(
             "this database does not have the extension citus: docs/citus.md says how to prepare it",
         ));
     };
+
     let group = client
         .query_one("SELECT groupid FROM pg_dist_local_group", &[])
         .await
-        .map_err(failed)?;
+        .map_err(to_store_error)?;
     if group.get::<_, i32>(0) != 0 {
-        return Err(invalid(
+        return Err(invalid_database(
             "this database is a worker: postgres.url must name the coordinator",
         ));
     }
+
     let nodes = "SELECT nodename || ':' || nodeport FROM pg_dist_node
         WHERE noderole = 'primary' AND isactive AND shouldhaveshards ORDER BY nodename, nodeport";
     let nodes: Vec<String> = client
         .query(nodes, &[])
         .await
-        .map_err(failed)?
+        .map_err(to_store_error)?
         .iter()
         .map(|row| row.get(0))
         .collect();
     if nodes.is_empty() {
-        return Err(invalid(
+        return Err(invalid_database(
             "the coordinator knows no node for shards: SELECT citus_add_node('host', 5432)",
         ));
     }
-    migrate::current(client)
+
+    migrate::current_version(client)
         .await
         .map_err(Failure::into_error)?;
     let mut found = Distribution {
@@ -148,6 +158,7 @@ async fn plan(client: &Client, shards: Option<u32>) -> Result<Distribution, Stor
         rows: 0,
         shards: shards.unwrap_or(SHARDS),
     };
+
     for table in TABLES {
         match distribution_of(client, table).await? {
             Some((column, count)) if column == "app" => {
@@ -156,24 +167,26 @@ async fn plan(client: &Client, shards: Option<u32>) -> Result<Distribution, Stor
                     let what = format!(
                         "table {table} has {count} shards: alter_distributed_table changes the number"
                     );
-                    return Err(invalid(what));
+                    return Err(invalid_database(what));
                 }
                 found.shards = count;
             }
             Some((column, _)) => {
-                return Err(invalid(format!(
+                return Err(invalid_database(format!(
                     "table {table} is distributed by {column}, and must be by app"
                 )));
             }
             None => {
-                found.rows += rows_of(client, table).await?;
+                found.rows += count_rows(client, table).await?;
                 found.to_distribute.push(table.to_owned());
             }
         }
     }
+
     if !found.to_distribute.is_empty() {
-        refuse_engines(client).await?;
+        check_no_engines(client).await?;
     }
+
     Ok(found)
 }
 
@@ -188,98 +201,109 @@ async fn distribution_of(
     let row = client
         .query_opt(sql, &[&format!("sealwire.{table}")])
         .await
-        .map_err(failed)?;
+        .map_err(to_store_error)?;
     Ok(row.map(|row| (row.get(0), u32::try_from(row.get::<_, i64>(1)).unwrap_or(0))))
 }
 
-async fn rows_of(client: &Client, table: &str) -> Result<u64, StoreError> {
+async fn count_rows(client: &Client, table: &str) -> Result<u64, StoreError> {
     let is_there = client
         .query_one(
             "SELECT to_regclass($1::text) IS NOT NULL",
             &[&format!("sealwire.{table}")],
         )
         .await;
-    if !is_there.map_err(failed)?.get::<_, bool>(0) {
+    if !is_there.map_err(to_store_error)?.get::<_, bool>(0) {
         return Ok(0);
     }
+
     let count = client
         .query_one(&format!("SELECT count(*) FROM sealwire.{table}"), &[])
         .await
-        .map_err(failed)?;
+        .map_err(to_store_error)?;
     Ok(u64::try_from(count.get::<_, i64>(0)).unwrap_or(0))
 }
 
 /// Fails if engines are connected, because their statements do not work on distributed tables.
-async fn refuse_engines(client: &Client) -> Result<(), StoreError> {
+async fn check_no_engines(client: &Client) -> Result<(), StoreError> {
     let sql = "SELECT count(*) FROM pg_stat_activity
         WHERE datname = current_database() AND application_name = 'sealwire' AND pid <> pg_backend_pid()";
-    let count: i64 = client.query_one(sql, &[]).await.map_err(failed)?.get(0);
+    let count: i64 = client
+        .query_one(sql, &[])
+        .await
+        .map_err(to_store_error)?
+        .get(0);
     if count == 0 {
         return Ok(());
     }
-    Err(invalid(format!(
+
+    Err(invalid_database(format!(
         "{count} connections of engines are open here: stop all engines of this store first"
     )))
 }
 
 /// Sets the role's settings, distributes the tables, and creates the statistics of the shards.
-async fn apply(client: &Client, found: &Distribution) -> Result<(), StoreError> {
+async fn apply_distribution(client: &Client, found: &Distribution) -> Result<(), StoreError> {
     client
         .batch_execute("SET plan_cache_mode = auto")
         .await
-        .map_err(failed)?;
+        .map_err(to_store_error)?;
     for (name, value) in ROLE_SETTINGS {
         let sql = "SELECT coalesce($1 = ANY(rolconfig), false) FROM pg_roles WHERE rolname = current_user";
         let is_set: bool = client
             .query_one(sql, &[&format!("{name}={value}")])
             .await
-            .map_err(failed)?
+            .map_err(to_store_error)?
             .get(0);
         if !is_set {
             client
                 .batch_execute(&format!("ALTER ROLE CURRENT_USER SET {name} = '{value}'"))
                 .await
-                .map_err(failed)?;
+                .map_err(to_store_error)?;
         }
     }
+
     if !found.to_distribute.is_empty() {
-        create(client, found).await?;
+        distribute_tables(client, found).await?;
     }
+
     // Also runs for tables that are distributed already, because an earlier call can have stopped
     // before this step.
     for (table, rows) in SAMPLES {
-        sample(client, table, rows)
+        create_statistics(client, table, rows)
             .await
             .map_err(Failure::into_error)?;
     }
+
     Ok(())
 }
 
 /// Distributes the tables in one transaction.
-async fn create(client: &Client, found: &Distribution) -> Result<(), StoreError> {
+async fn distribute_tables(client: &Client, found: &Distribution) -> Result<(), StoreError> {
     // The connection of the migration can take a moment to close. Waits before the transaction
     // starts, because a transaction sees a fixed list of connections after its first query of them.
     for _ in 0..20 {
-        if refuse_engines(client).await.is_ok() {
+        if check_no_engines(client).await.is_ok() {
             break;
         }
         sleep(Duration::from_millis(100)).await;
     }
+
     // The lock excludes migrations and concurrent calls of this function. The end of the
     // transaction releases the lock.
     client
         .batch_execute(&format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK})"))
         .await
-        .map_err(failed)?;
+        .map_err(to_store_error)?;
     // An engine can have started since the first check, or another call can have distributed a
     // table.
-    refuse_engines(client).await?;
+    check_no_engines(client).await?;
     let mut tables = Vec::new();
     for table in &found.to_distribute {
         if distribution_of(client, table).await?.is_none() {
             tables.push(table);
         }
     }
+
     create_tables(client, &tables, found.shards)
         .await
         .map_err(Failure::into_error)
@@ -315,14 +339,16 @@ async fn create_tables(client: &Client, tables: &[&String], shards: u32) -> Resu
             ))
             .await?;
     }
+
     client
         .batch_execute(&format!(
             "CREATE TABLE IF NOT EXISTS sealwire.{APPS} (app int4 NOT NULL PRIMARY KEY)"
         ))
         .await?;
-    let place = "SELECT 1 FROM pg_dist_partition WHERE logicalrelid = to_regclass($1::text)";
+    let is_distributed =
+        "SELECT 1 FROM pg_dist_partition WHERE logicalrelid = to_regclass($1::text)";
     if client
-        .query_opt(place, &[&format!("sealwire.{APPS}")])
+        .query_opt(is_distributed, &[&format!("sealwire.{APPS}")])
         .await?
         .is_none()
     {
@@ -344,7 +370,7 @@ async fn create_tables(client: &Client, tables: &[&String], shards: u32) -> Resu
 /// Gives the shards of an empty table lasting statistics, by which app and collection do not
 /// distinguish rows, as migration 4 explains for a single node. Removes the sample rows afterwards.
 /// If the table has rows, only runs `ANALYZE`.
-async fn sample(client: &Client, table: &str, rows: &str) -> Result<(), Failure> {
+async fn create_statistics(client: &Client, table: &str, rows: &str) -> Result<(), Failure> {
     // Removes sample rows of an interrupted call.
     client
         .batch_execute(&format!("DELETE FROM sealwire.{table} WHERE app < 0"))
@@ -360,6 +386,7 @@ async fn sample(client: &Client, table: &str, rows: &str) -> Result<(), Failure>
             .batch_execute(&format!("ANALYZE sealwire.{table}"))
             .await?);
     }
+
     set_on_shards(
         client,
         table,
@@ -394,7 +421,7 @@ async fn set_on_shards(client: &Client, table: &str, changes: &[&str]) -> Result
         .query_opt(sql, &[&format!("sealwire.{table}"), &alter])
         .await?
     {
-        Some(row) => Err(Failure::SqlFault(SqlFault::Refused(row.get(0)))),
+        Some(row) => Err(Failure::SqlFault(SqlFault::Invalid(row.get(0)))),
         None => Ok(()),
     }
 }

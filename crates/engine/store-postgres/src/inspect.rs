@@ -17,7 +17,7 @@ const ROUND_TRIPS: usize = 5;
 
 /// Properties of a database.
 #[derive(Clone, Debug)]
-pub struct Examined {
+pub struct DatabaseInspection {
     /// Server version, such as `15.8`.
     pub version: String,
     /// True if the connection is encrypted. A Unix socket is not encrypted and does not need to be.
@@ -78,20 +78,21 @@ pub struct CitusWorker {
 /// # Errors
 /// [`StoreError::Setting`] for an invalid option; [`StoreError::Newer`];
 /// [`StoreError::Unavailable`].
-pub async fn examine(options: PostgresOptions) -> Result<Examined, StoreError> {
+pub async fn inspect_database(options: PostgresOptions) -> Result<DatabaseInspection, StoreError> {
     let settings = Arc::new(Settings::new(options)?);
     let (session, link) = Session::open(&settings, &mut 0)
         .await
         .map_err(|fault| fault.error)?;
-    let asked = async {
+    let work = async {
         tokio::select! {
             biased;
-            answer = ask(session.client()) => answer,
+            outcome = query_properties(session.client()) => outcome,
             ended = link => Err(Failure::from(ended.err())),
         }
     };
-    match timeout(settings.options.timeout, asked).await {
-        Ok(Ok(examined)) => Ok(examined),
+
+    match timeout(settings.options.timeout, work).await {
+        Ok(Ok(inspection)) => Ok(inspection),
         Ok(Err(failure)) => Err(failure.into_error()),
         Err(_) => Err(StoreError::Unavailable(format!(
             "no answer within {} ms",
@@ -100,40 +101,42 @@ pub async fn examine(options: PostgresOptions) -> Result<Examined, StoreError> {
     }
 }
 
-async fn ask(client: &Client) -> Result<Examined, Failure> {
-    let schema = migrate::current(client).await?;
+async fn query_properties(client: &Client) -> Result<DatabaseInspection, Failure> {
+    let schema = migrate::current_version(client).await?;
     let mut latency = Duration::MAX;
     for _ in 0..ROUND_TRIPS {
-        let begun = Instant::now();
+        let started = Instant::now();
         client.simple_query("SELECT 1").await?;
-        latency = latency.min(begun.elapsed());
+        latency = latency.min(started.elapsed());
     }
-    let ours = SystemTime::now();
-    let theirs: SystemTime = client
+
+    let local_time = SystemTime::now();
+    let server_time: SystemTime = client
         .query_one("SELECT clock_timestamp()", &[])
         .await?
         .get(0);
-    let clock_ahead_s = match theirs.duration_since(ours) {
+    let clock_ahead_s = match server_time.duration_since(local_time) {
         Ok(ahead) => ahead.as_secs_f64(),
         Err(behind) => -behind.duration().as_secs_f64(),
     };
+
     // `reset_val` is the server's value; this program's sessions raise the current value.
     let commit = "SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'";
     let may_create = "SELECT has_database_privilege(current_database(), 'CREATE')";
-    let tls = text(
+    let tls = query_text(
         client,
         "SELECT coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false)::text",
     );
-    Ok(Examined {
-        version: setting(client, "server_version").await?,
+    Ok(DatabaseInspection {
+        version: read_setting(client, "server_version").await?,
         tls: tls.await?.as_deref() == Some("true"),
         schema,
         schema_known: migrate::KNOWN,
         may_create: client.query_one(may_create, &[]).await?.get(0),
-        synchronous_commit: text(client, commit).await?.unwrap_or_default(),
-        fsync: setting(client, "fsync").await? != "off",
-        full_page_writes: setting(client, "full_page_writes").await? != "off",
-        connections_max: setting(client, "max_connections")
+        synchronous_commit: query_text(client, commit).await?.unwrap_or_default(),
+        fsync: read_setting(client, "fsync").await? != "off",
+        full_page_writes: read_setting(client, "full_page_writes").await? != "off",
+        connections_max: read_setting(client, "max_connections")
             .await?
             .parse()
             .unwrap_or(u32::MAX),
@@ -146,16 +149,17 @@ async fn ask(client: &Client) -> Result<Examined, Failure> {
         .unwrap_or(u32::MAX),
         clock_ahead_s,
         latency,
-        citus: cluster(client).await?,
+        citus: inspect_cluster(client).await?,
     })
 }
 
-async fn cluster(client: &Client) -> Result<Option<CitusCluster>, Failure> {
-    let there = "SELECT to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL";
-    if !client.query_one(there, &[]).await?.get::<_, bool>(0) {
+async fn inspect_cluster(client: &Client) -> Result<Option<CitusCluster>, Failure> {
+    let has_citus = "SELECT to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL";
+    if !client.query_one(has_citus, &[]).await?.get::<_, bool>(0) {
         return Ok(None);
     }
-    let version = text(
+
+    let version = query_text(
         client,
         "SELECT extversion FROM pg_extension WHERE extname = 'citus'",
     )
@@ -171,19 +175,23 @@ async fn cluster(client: &Client) -> Result<Option<CitusCluster>, Failure> {
         misplaced: Vec::new(),
         workers: Vec::new(),
     };
-    let place = "SELECT p.colocationid FROM pg_dist_partition p WHERE p.logicalrelid = to_regclass($1::text)
+
+    let colocation = "SELECT p.colocationid FROM pg_dist_partition p WHERE p.logicalrelid = to_regclass($1::text)
         AND p.partmethod = 'h' AND column_to_column_name(p.logicalrelid, p.partkey) = 'app'";
-    let (mut places, mut local) = (Vec::new(), Vec::new());
+    let mut colocation_ids = Vec::new();
+    let mut not_distributed = Vec::new();
     for table in citus::TABLES {
         match client
-            .query_opt(place, &[&format!("sealwire.{table}")])
+            .query_opt(colocation, &[&format!("sealwire.{table}")])
             .await?
         {
-            None => local.push(table.to_owned()),
+            None => not_distributed.push(table.to_owned()),
             Some(row) => {
-                let place: i32 = row.get(0);
-                let is_apart = places.first().is_some_and(|first| *first != place);
-                places.push(place);
+                let colocation_id: i32 = row.get(0);
+                let is_apart = colocation_ids
+                    .first()
+                    .is_some_and(|first| *first != colocation_id);
+                colocation_ids.push(colocation_id);
                 if is_apart {
                     &mut found.misplaced
                 } else {
@@ -193,13 +201,15 @@ async fn cluster(client: &Client) -> Result<Option<CitusCluster>, Failure> {
             }
         }
     }
+
     if !found.distributed.is_empty() {
-        found.misplaced.extend(local);
+        found.misplaced.extend(not_distributed);
     }
+
     if found.is_coordinator {
-        let ask = "SELECT nodename || ':' || nodeport, success, result FROM run_command_on_workers(
+        let worker_settings = "SELECT nodename || ':' || nodeport, success, result FROM run_command_on_workers(
             $$SELECT current_setting('fsync') || ' ' || current_setting('synchronous_commit')$$) ORDER BY 1";
-        for row in client.query(ask, &[]).await? {
+        for row in client.query(worker_settings, &[]).await? {
             let result: String = row.get(2);
             let settings = match (row.get(1), result.split_once(' ')) {
                 (true, Some((fsync, commit))) => Ok((fsync.to_owned(), commit.to_owned())),
@@ -211,17 +221,18 @@ async fn cluster(client: &Client) -> Result<Option<CitusCluster>, Failure> {
             });
         }
     }
+
     Ok(Some(found))
 }
 
 /// Returns a setting. Returns an empty string if a compatible database does not have this setting.
-async fn setting(client: &Client, name: &str) -> Result<String, Error> {
+async fn read_setting(client: &Client, name: &str) -> Result<String, Error> {
     let row = client
         .query_one("SELECT current_setting($1, true)", &[&name])
         .await?;
     Ok(row.get::<_, Option<String>>(0).unwrap_or_default())
 }
 
-async fn text(client: &Client, sql: &str) -> Result<Option<String>, Error> {
+async fn query_text(client: &Client, sql: &str) -> Result<Option<String>, Error> {
     Ok(client.query_opt(sql, &[]).await?.and_then(|row| row.get(0)))
 }

@@ -45,7 +45,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::Row;
 
 pub use distribute::{Distribution, distribute};
-pub use inspect::{CitusCluster, CitusWorker, Examined, examine};
+pub use inspect::{CitusCluster, CitusWorker, DatabaseInspection, inspect_database};
 pub use options::{PostgresOptions, PostgresTls};
 
 use options::Settings;
@@ -74,10 +74,10 @@ struct Shared {
     /// Limits changes of existing rows, so that most write connections serve new rows.
     changes: Arc<Semaphore>,
     next_reader: AtomicUsize,
-    told: Mutex<watch::Receiver<()>>,
+    control_changes: Mutex<watch::Receiver<()>>,
     listening: AbortHandle,
     timeout: Duration,
-    news: write::NewRowPredictor,
+    new_row_predictor: write::NewRowPredictor,
     /// True if Citus distributes the tables by app. Requests are then split by app.
     is_distributed: bool,
 }
@@ -98,32 +98,35 @@ impl PostgresStore {
     /// otherwise after the timeout.
     pub async fn connect(options: PostgresOptions) -> Result<Self, StoreError> {
         let settings = Arc::new(Settings::new(options)?);
-        let found = migrate::migrate(&settings, true).await?;
+        let found = migrate::migrate_schema(&settings, true).await?;
         let is_distributed = *settings.is_distributed.get_or_init(|| found);
         let limit = settings.options.timeout;
-        let lanes = |count| {
-            (0..count)
-                .map(|_| DedicatedConnection::start(&settings))
-                .collect()
-        };
-        let (telling, told) = watch::channel(());
-        let (listens, mut ready) = watch::channel(false);
-        let listening =
-            tokio::spawn(listen::listen(Arc::clone(&settings), telling, listens)).abort_handle();
+        let (change_sender, control_changes) = watch::channel(());
+        let (ready_sender, mut ready) = watch::channel(false);
+        let listening = tokio::spawn(listen::listen_for_changes(
+            Arc::clone(&settings),
+            change_sender,
+            ready_sender,
+        ))
+        .abort_handle();
         let shared = Shared {
-            writers: Writers::new(lanes(settings.options.writers)),
-            readers: lanes(settings.options.readers),
+            writers: Writers::new(DedicatedConnection::start_many(
+                &settings,
+                settings.options.writers,
+            )),
+            readers: DedicatedConnection::start_many(&settings, settings.options.readers),
             control: DedicatedConnection::start(&settings),
             slow: DedicatedConnection::start(&settings),
             walks: Arc::new(Semaphore::new(1)),
             changes: Arc::new(Semaphore::new(1)),
             next_reader: AtomicUsize::new(0),
-            told: Mutex::new(told),
+            control_changes: Mutex::new(control_changes),
             listening,
             timeout: limit,
-            news: write::NewRowPredictor::default(),
+            new_row_predictor: write::NewRowPredictor::default(),
             is_distributed,
         };
+
         // Waits for the listener, so that a change right after this call is not missed. A database
         // without notifications is accepted.
         let _ = timeout(limit, ready.wait_for(|ready| *ready)).await;
@@ -141,95 +144,102 @@ impl PostgresStore {
     /// Returns the number of connections that are up and down. The notification connection is not
     /// counted.
     #[must_use]
-    pub fn links(&self) -> (usize, usize) {
+    pub fn connection_counts(&self) -> (usize, usize) {
         let shared = &self.shared;
-        let lanes = shared
+        let connections = shared
             .writers
-            .lanes()
+            .connections()
             .chain(&shared.readers)
             .chain([&shared.control, &shared.slow]);
-        let (up, all) = lanes.fold((0, 0), |(up, all), lane| {
-            (up + usize::from(lane.is_up()), all + 1)
+        let (up, all) = connections.fold((0, 0), |(up, all), connection| {
+            (up + usize::from(connection.is_up()), all + 1)
         });
         (up, all - up)
     }
 
     /// Picks a read connection round-robin, preferring connections that are up.
-    fn reader(&self) -> &DedicatedConnection {
-        let (readers, turn) = (
-            &self.shared.readers,
-            self.shared.next_reader.fetch_add(1, Ordering::Relaxed),
-        );
+    fn next_reader(&self) -> &DedicatedConnection {
+        let readers = &self.shared.readers;
+        let turn = self.shared.next_reader.fetch_add(1, Ordering::Relaxed);
         let turns =
             (0..readers.len()).map(|step| &readers[turn.wrapping_add(step) % readers.len()]);
         turns
             .clone()
-            .find(|lane| lane.is_up())
+            .find(|connection| connection.is_up())
             .unwrap_or(&readers[turn % readers.len()])
     }
 
-    /// Runs `work` under a permit of `turns`. Once started, the work continues to its end and keeps
+    /// Runs `work` under a permit of `permits`. Once started, the work continues to its end and keeps
     /// the permit, even if the request is cancelled. The reason is that started statements continue
     /// in the database, and later statements on the connection would wait for them.
-    async fn in_turn<
+    async fn run_with_permit<
         T: Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     >(
         &self,
-        turns: &Arc<Semaphore>,
+        permits: &Arc<Semaphore>,
         work: impl FnOnce(Self, Instant) -> F,
     ) -> Result<T, StoreError> {
         let deadline = Instant::now() + self.shared.timeout;
         let work = work(self.clone(), deadline);
-        let turn = timeout_at(deadline, Arc::clone(turns).acquire_owned()).await;
-        let turn =
-            turn.map_err(|_| StoreError::Unavailable("others of its kind are before it".into()))?;
+        let turn = timeout_at(deadline, Arc::clone(permits).acquire_owned()).await;
+        let turn = turn.map_err(|_| {
+            StoreError::Unavailable(
+                "the wait for earlier requests of this kind took too long".into(),
+            )
+        })?;
         let done = tokio::spawn(async move {
             let done = work.await;
             drop(turn);
             done
         });
-        done.await
-            .unwrap_or_else(|_| Err(StoreError::Unavailable("a call failed".into())))
+        done.await.unwrap_or_else(|_| {
+            Err(StoreError::Unavailable(
+                "a task of the store ended early".into(),
+            ))
+        })
     }
 
     /// Runs one statement as its own transaction. The statement is retried after a broken
     /// connection only if it is `repeatable`.
     async fn query(
         &self,
-        lane: &DedicatedConnection,
+        connection: &DedicatedConnection,
         repeatable: bool,
         sql: &'static str,
         params: Params<'_>,
     ) -> Result<Vec<Row>, StoreError> {
-        answered(lane.call(repeatable), sql, params).await
+        run_statement(connection.start_query(repeatable), sql, params).await
     }
 
     /// Like `query`, with a given deadline.
     async fn query_by(
         &self,
         deadline: Instant,
-        lane: &DedicatedConnection,
+        connection: &DedicatedConnection,
         repeatable: bool,
         sql: &'static str,
         params: Params<'_>,
     ) -> Result<Vec<Row>, StoreError> {
-        answered(lane.call_by(deadline, repeatable), sql, params).await
+        run_statement(connection.start_query_by(deadline, repeatable), sql, params).await
     }
 }
 
 /// Runs the attempts of a request that consists of one statement.
-async fn answered(
-    mut call: Query<'_>,
+async fn run_statement(
+    mut query: Query<'_>,
     sql: &'static str,
     params: Params<'_>,
 ) -> Result<Vec<Row>, StoreError> {
     loop {
-        let session = call.session().await?;
-        match call.bound(&session, session.query(sql, params)).await {
+        let session = query.next_session().await?;
+        match query
+            .run_until_deadline(&session, session.query(sql, params))
+            .await
+        {
             Ok(rows) => return Ok(rows),
-            Err(fault) => call
-                .again(session, fault)
+            Err(fault) => query
+                .prepare_retry(session, fault)
                 .await
                 .map_err(SqlFault::into_error)?,
         }

@@ -14,7 +14,7 @@ use tokio_postgres::{Client, Error};
 use super::options::Settings;
 use super::session::Session;
 use super::sqlstate::{SqlFault, describe};
-use super::worker::pause;
+use super::worker::reconnect_pause;
 use sealwire_store::StoreError;
 
 /// Migration N (from 1) brings the schema to version N. Released migrations must never change.
@@ -34,11 +34,11 @@ pub(super) const KNOWN: i32 = MIGRATIONS.len() as i32;
 pub(super) const LOCK: i64 = 0x5345_414c_5749_5245;
 
 /// Time limit for concurrent migrations and for this migration, excluding index builds.
-const PATIENCE: Duration = Duration::from_secs(120);
+const MIGRATION_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Longest time that a migration waits for a table lock, because requests of other engines queue up
 /// after the migration.
-const LOCK_WAIT: Duration = Duration::from_secs(2);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause before the next attempt.
 const LOCK_PAUSE: Duration = Duration::from_secs(1);
 
@@ -73,26 +73,32 @@ static VERSION: &str = "SELECT coalesce(max(version), 0) FROM sealwire.migration
 /// Connects, with retries of temporary errors, and migrates an older schema to this program's
 /// version. Returns true if Citus distributes the tables. `stays` is true if the process keeps
 /// running, so that a long index build can continue in the background.
-pub(super) async fn migrate(settings: &Arc<Settings>, stays: bool) -> Result<bool, StoreError> {
-    let (mut target, mut failures) = (0, 0);
+pub(super) async fn migrate_schema(
+    settings: &Arc<Settings>,
+    stays: bool,
+) -> Result<bool, StoreError> {
+    let mut target = 0;
+    let mut failures = 0;
     let until = Instant::now() + settings.options.timeout;
     let (session, link) = loop {
         match Session::open(settings, &mut target).await {
             Ok(opened) => break opened,
-            Err(fault) if fault.lasting || Instant::now() > until => return Err(fault.error),
+            Err(fault) if fault.needs_operator || Instant::now() > until => return Err(fault.error),
             Err(_) => {
                 failures += 1;
-                sleep(pause(failures)).await;
+                sleep(reconnect_pause(failures)).await;
             }
         }
     };
+
     let work = async {
         tokio::select! {
             biased;
-            outcome = prepare(session.client()) => outcome,
+            outcome = prepare_schema(session.client()) => outcome,
             ended = link => Err(Failure::from(ended.err())),
         }
     };
+
     if work.await.map_err(Failure::into_error)? == IndexState::TooLarge && stays {
         let settings = Arc::clone(settings);
         tokio::spawn(async move {
@@ -106,6 +112,7 @@ pub(super) async fn migrate(settings: &Arc<Settings>, stays: bool) -> Result<boo
             }
         });
     }
+
     Ok(session.is_distributed())
 }
 
@@ -147,8 +154,8 @@ impl From<Error> for Failure {
             return Self::Locked;
         }
         Self::SqlFault(match SqlFault::from(error) {
-            SqlFault::Refused(what) => {
-                SqlFault::Refused(format!("the schema cannot be made: {what}"))
+            SqlFault::Invalid(what) => {
+                SqlFault::Invalid(format!("the schema cannot be created: {what}"))
             }
             other => other,
         })
@@ -167,9 +174,9 @@ impl From<Option<Error>> for Failure {
 
 /// Migrates the schema. Then builds a missing index if the table is small. A failed index build
 /// does not stop the engine, because only exports and erasures are slow without the index.
-async fn prepare(client: &Client) -> Result<IndexState, Failure> {
+async fn prepare_schema(client: &Client) -> Result<IndexState, Failure> {
     warn_of_no_fsync(client).await?;
-    timeout(PATIENCE, migrate_with_retries(client))
+    timeout(MIGRATION_TIMEOUT, migrate_with_retries(client))
         .await
         .map_err(|_| Failure::Locked)??;
     let pages = client
@@ -179,9 +186,11 @@ async fn prepare(client: &Client) -> Result<IndexState, Failure> {
     if is_indexed(client).await {
         return Ok(IndexState::Settled);
     }
+
     if pages > PAGES_AT_START {
         return Ok(IndexState::TooLarge);
     }
+
     build_or_warn(client, Some(INDEX_TIME)).await;
     Ok(IndexState::Settled)
 }
@@ -197,7 +206,7 @@ async fn is_indexed(client: &Client) -> bool {
 async fn build_or_warn(client: &Client, limit: Option<Duration>) {
     if let Err(failure) = build_index(client, limit).await {
         let error = failure.into_error();
-        tracing::warn!(%error, "the index of data subjects could not be built; the next start tries again");
+        tracing::warn!(%error, "the index of data subjects could not be built; the next start retries");
     }
 }
 
@@ -205,7 +214,7 @@ async fn build_or_warn(client: &Client, limit: Option<Duration>) {
 /// again.
 async fn migrate_with_retries(client: &Client) -> Result<(), Failure> {
     loop {
-        match forward(client).await {
+        match run_migrations(client).await {
             Err(Failure::Locked) => {
                 client.batch_execute("ROLLBACK").await?;
                 sleep(LOCK_PAUSE).await;
@@ -237,8 +246,10 @@ async fn build_index(client: &Client, limit: Option<Duration>) -> Result<(), Fai
                 client.batch_execute(statement).await?;
             }
         }
+
         Ok(())
     };
+
     let built = built.await;
     // The end of the session also releases the lock.
     client
@@ -249,10 +260,11 @@ async fn build_index(client: &Client, limit: Option<Duration>) -> Result<(), Fai
     built
 }
 
-async fn forward(client: &Client) -> Result<(), Failure> {
-    if current(client).await? == KNOWN {
+async fn run_migrations(client: &Client) -> Result<(), Failure> {
+    if current_version(client).await? == KNOWN {
         return Ok(());
     }
+
     // The end of the transaction releases the lock, even if this process dies.
     client
         .batch_execute(&format!(
@@ -260,17 +272,17 @@ async fn forward(client: &Client) -> Result<(), Failure> {
              SELECT pg_advisory_xact_lock({LOCK}); \
              CREATE SCHEMA IF NOT EXISTS sealwire; CREATE TABLE IF NOT EXISTS sealwire.migrations ( \
              version int4 NOT NULL PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())",
-            PATIENCE.as_millis(),
-            LOCK_WAIT.as_millis()
+            MIGRATION_TIMEOUT.as_millis(),
+            LOCK_TIMEOUT.as_millis()
         ))
         .await?;
-    let current = current(client).await?;
+    let current = current_version(client).await?;
     for (version, sql) in (1_i32..)
         .zip(MIGRATIONS)
         .filter(|(version, _)| *version > current)
     {
-        tracing::info!(version, "bringing the schema forward");
-        for statement in statements(sql) {
+        tracing::info!(version, "migrating the schema");
+        for statement in split_statements(sql) {
             client.batch_execute(statement).await?;
         }
         client
@@ -285,20 +297,25 @@ async fn forward(client: &Client) -> Result<(), Failure> {
 /// Splits a migration into its statements, because Citus rejects an index creation on a distributed
 /// table in a multi-statement query. Migrations must not have a semicolon at the end of a line
 /// within a statement.
-pub(super) fn statements(sql: &str) -> impl Iterator<Item = &str> {
-    let is_code = |line: &str| !line.trim().is_empty() && !line.trim_start().starts_with("--");
+pub(super) fn split_statements(sql: &str) -> impl Iterator<Item = &str> {
     sql.split_inclusive(";\n")
-        .filter(move |statement| statement.lines().any(is_code))
+        .filter(|statement| statement.lines().any(is_code))
+}
+
+/// Returns true if the line is neither empty nor a comment.
+fn is_code(line: &str) -> bool {
+    !line.trim().is_empty() && !line.trim_start().starts_with("--")
 }
 
 /// Returns the schema's version; 0 if the schema does not exist.
-pub(super) async fn current(client: &Client) -> Result<i32, Failure> {
-    let there = client
+pub(super) async fn current_version(client: &Client) -> Result<i32, Failure> {
+    let has_migrations = client
         .query_one("SELECT to_regclass('sealwire.migrations') IS NOT NULL", &[])
         .await?;
-    if !there.get::<_, bool>(0) {
+    if !has_migrations.get::<_, bool>(0) {
         return Ok(0);
     }
+
     let version = client.query_one(VERSION, &[]).await?.get(0);
     if version > KNOWN {
         Err(Failure::Newer(version))
@@ -313,7 +330,7 @@ async fn warn_of_no_fsync(client: &Client) -> Result<(), Failure> {
         .await?;
     if fsync.get::<_, Option<&str>>(0) == Some("off") {
         tracing::warn!(
-            "fsync is off in PostgreSQL: when its machine fails, tokens that were given out are lost"
+            "fsync is off in PostgreSQL: acknowledged tokens are lost if its machine fails"
         );
     }
     Ok(())

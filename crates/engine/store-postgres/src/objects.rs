@@ -27,10 +27,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio_postgres::types::ToSql;
 
-use crate::rows::{column, map, numbers};
+use crate::rows::{map_numbers, read_column, read_map};
 use crate::sqlstate::SqlFault;
 use crate::{PostgresStore, citus};
-use rows::generation;
+use rows::to_db_generation;
 use sealwire_store::{
     Clause, Filter, MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectsWritten,
     Page, Reseal, StoreError, SubjectId, Sweep,
@@ -51,17 +51,19 @@ impl ObjectStore for PostgresStore {
         groups: Vec<ObjectGroup>,
     ) -> Vec<Result<ObjectsWritten, StoreError>> {
         // Runs in a separate task, because a write that is cancelled midway costs a connection.
-        let write = |groups: Vec<ObjectGroup>| {
-            let shared = Arc::clone(&self.shared);
-            async move { write::write(&shared, now, &groups).await }
-        };
-        let failed = || Err(StoreError::Unavailable("a write failed".into()));
-        citus::by_app(
+        citus::run_by_app(
             self.shared.is_distributed,
             groups,
             |group| group.view.map.app,
-            write,
-            failed,
+            |groups: Vec<ObjectGroup>| {
+                let shared = Arc::clone(&self.shared);
+                async move { write::write_groups(&shared, now, &groups).await }
+            },
+            || {
+                Err(StoreError::Unavailable(
+                    "a task of a write ended early".into(),
+                ))
+            },
         )
         .await
     }
@@ -81,7 +83,7 @@ impl ObjectStore for PostgresStore {
         clauses: &[Clause],
         cap: u32,
     ) -> Result<Vec<u32>, StoreError> {
-        self.count(view, clauses, cap).await
+        self.count_matches(view, clauses, cap).await
     }
 
     async fn clause_ids(
@@ -100,7 +102,7 @@ impl ObjectStore for PostgresStore {
         clauses: &[Clause],
         ids: &[ObjectId],
     ) -> Result<Vec<bool>, StoreError> {
-        self.probe(view, clauses, ids).await
+        self.probe_matches(view, clauses, ids).await
     }
 
     async fn list_objects(
@@ -179,13 +181,19 @@ impl ObjectStore for PostgresStore {
     }
 
     async fn put_objects(&self, rows: &[(MapId, ObjectRow)]) -> Result<(), StoreError> {
-        let (shared, rows) = (Arc::clone(&self.shared), rows.to_vec());
-        let put = tokio::spawn(async move { write::put(&shared, &rows).await }).await;
-        put.unwrap_or_else(|_| Err(StoreError::Unavailable("a write failed".into())))
+        let shared = Arc::clone(&self.shared);
+        let rows = rows.to_vec();
+        let put = tokio::spawn(async move { write::put_objects(&shared, &rows).await }).await;
+        put.unwrap_or_else(|_| {
+            Err(StoreError::Unavailable(
+                "a task of a write ended early".into(),
+            ))
+        })
     }
 
     async fn raise_fence(&self, map: MapId, fence: u64) -> Result<(), StoreError> {
-        let ((app, collection), fence) = (numbers(map)?, generation(fence));
+        let (app, collection) = map_numbers(map)?;
+        let fence = to_db_generation(fence);
         let params: [&(dyn ToSql + Sync); 3] = [&app, &collection, &fence];
         self.query(&self.shared.control, true, RAISE_FENCE, &params)
             .await
@@ -201,12 +209,15 @@ impl ObjectStore for PostgresStore {
 
     async fn fences(&self) -> Result<Vec<(MapId, u64)>, StoreError> {
         let found = self.query(&self.shared.control, true, FENCES, &[]).await?;
-        let read = |row| -> Result<_, SqlFault> {
-            Ok((map(row, 0)?, column::<i64>(row, 2)?.try_into().unwrap_or(0)))
-        };
         found
             .iter()
-            .map(|row| read(row).map_err(SqlFault::into_error))
+            .map(|row| read_fence(row).map_err(SqlFault::into_error))
             .collect()
     }
+}
+
+/// Reads a map and its fence from the first three columns.
+fn read_fence(row: &tokio_postgres::Row) -> Result<(MapId, u64), SqlFault> {
+    let fence = read_column::<i64>(row, 2)?.try_into().unwrap_or(0);
+    Ok((read_map(row, 0)?, fence))
 }

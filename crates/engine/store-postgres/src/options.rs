@@ -12,7 +12,7 @@ use tokio_postgres::config::Host;
 use sealwire_store::StoreError;
 
 /// Maximum connections of each kind. PostgreSQL accepts 100 connections in total by default.
-const LANES_MAX: usize = 32;
+const CONNECTIONS_MAX: usize = 32;
 
 /// Encryption of TCP connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -134,49 +134,57 @@ impl Settings {
         // password.
         let parsed = options.url.parse::<Config>();
         let config = parsed.map_err(|_| {
-            bad(
+            invalid_setting(
                 "postgres.url",
-                "is no URL such as postgres://user@host:5432/database",
+                "must be a URL such as postgres://user@host:5432/database",
             )
         })?;
         if config.get_password().is_some() {
-            return Err(bad(
+            return Err(invalid_setting(
                 "postgres.url",
-                "must not hold the password: use postgres.password_file",
+                "must not contain the password: use postgres.password_file",
             ));
         }
+
         let user = config
             .get_user()
-            .ok_or_else(|| bad("postgres.url", "names no user"))?
+            .ok_or_else(|| invalid_setting("postgres.url", "must contain a user"))?
             .to_owned();
         let database = config
             .get_dbname()
-            .ok_or_else(|| bad("postgres.url", "names no database"))?
+            .ok_or_else(|| invalid_setting("postgres.url", "must contain a database"))?
             .to_owned();
         if !config.get_hostaddrs().is_empty() {
-            return Err(bad(
+            return Err(invalid_setting(
                 "postgres.url",
                 "must name hosts by host, not by hostaddr",
             ));
         }
-        for (key, lanes) in [
+
+        for (key, connections) in [
             ("postgres.writers", options.writers),
             ("postgres.readers", options.readers),
         ] {
-            if !(1..=LANES_MAX).contains(&lanes) {
-                return Err(bad(key, "must be 1 to 32"));
+            if !(1..=CONNECTIONS_MAX).contains(&connections) {
+                return Err(invalid_setting(key, "must be 1 to 32"));
             }
         }
+
         if !(Duration::from_millis(100)..=Duration::from_secs(60)).contains(&options.timeout) {
-            return Err(bad("postgres.timeout_ms", "must be 100 to 60000"));
-        }
-        if options.client_certificate.is_some() != options.client_key.is_some() {
-            return Err(bad(
-                "postgres.client_key",
-                "and postgres.client_certificate need each other",
+            return Err(invalid_setting(
+                "postgres.timeout_ms",
+                "must be 100 to 60000",
             ));
         }
-        let targets = targets(&config, &options)?;
+
+        if options.client_certificate.is_some() != options.client_key.is_some() {
+            return Err(invalid_setting(
+                "postgres.client_key",
+                "and postgres.client_certificate must be set together",
+            ));
+        }
+
+        let targets = connect_targets(&config, &options)?;
         Ok(Self {
             options,
             user,
@@ -187,36 +195,43 @@ impl Settings {
     }
 }
 
-fn targets(config: &Config, options: &PostgresOptions) -> Result<Vec<ConnectTarget>, StoreError> {
-    let (hosts, ports) = (config.get_hosts(), config.get_ports());
+fn connect_targets(
+    config: &Config,
+    options: &PostgresOptions,
+) -> Result<Vec<ConnectTarget>, StoreError> {
+    let hosts = config.get_hosts();
+    let ports = config.get_ports();
     if hosts.is_empty() {
-        return Err(bad("postgres.url", "names no host"));
+        return Err(invalid_setting("postgres.url", "must contain a host"));
     }
+
     if ports.len() > 1 && ports.len() != hosts.len() {
-        return Err(bad(
+        return Err(invalid_setting(
             "postgres.url",
             "must name a port for each host, or one for all",
         ));
     }
+
     let mut targets = Vec::with_capacity(hosts.len());
     for (at, host) in hosts.iter().enumerate() {
         let tls = match (host, options.tls) {
             (Host::Unix(_), _) => false,
             (Host::Tcp(_), PostgresTls::Require) if options.ca.is_some() => true,
             (Host::Tcp(_), PostgresTls::Require) => {
-                return Err(bad(
+                return Err(invalid_setting(
                     "postgres.ca",
-                    "is needed: the authority of the server's certificate, PEM",
+                    "must name a PEM file with the authority of the server's certificate",
                 ));
             }
-            (Host::Tcp(name), PostgresTls::Off) if is_here(name) => false,
+            (Host::Tcp(name), PostgresTls::Off) if is_local(name) => false,
             (Host::Tcp(_), PostgresTls::Off) => {
-                return Err(bad(
+                return Err(invalid_setting(
                     "postgres.tls",
                     "may be off only for sockets and for loopback addresses",
                 ));
             }
         };
+
         let port = ports.get(at).or(ports.first()).copied().unwrap_or(5_432);
         targets.push(ConnectTarget {
             host: host.clone(),
@@ -224,17 +239,18 @@ fn targets(config: &Config, options: &PostgresOptions) -> Result<Vec<ConnectTarg
             tls,
         });
     }
+
     Ok(targets)
 }
 
-fn is_here(host: &str) -> bool {
+fn is_local(host: &str) -> bool {
     host == "localhost"
         || host
             .parse::<IpAddr>()
             .is_ok_and(|address| address.is_loopback())
 }
 
-pub(super) fn bad(key: &'static str, what: &str) -> StoreError {
+pub(super) fn invalid_setting(key: &'static str, what: &str) -> StoreError {
     StoreError::Setting {
         key,
         what: what.to_owned(),
@@ -242,7 +258,7 @@ pub(super) fn bad(key: &'static str, what: &str) -> StoreError {
 }
 
 pub(super) fn unreadable(key: &'static str, path: &Path, source: &std::io::Error) -> StoreError {
-    bad(key, &format!("{}: {source}", path.display()))
+    invalid_setting(key, &format!("{}: {source}", path.display()))
 }
 
 #[cfg(test)]
@@ -277,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_stand_is_refused_by_its_key() {
+    fn options_are_validated_by_setting() {
         let ca = |options: &mut PostgresOptions| options.ca = Some("ca.pem".into());
         let off = |options: &mut PostgresOptions| options.tls = PostgresTls::Off;
         check(
@@ -315,10 +331,10 @@ mod tests {
             ca,
             Err("password_file"),
         );
-        check("postgres://h/db", ca, Err("no user"));
-        check("postgres://u@h", ca, Err("no database"));
-        check("postgres:///db?user=u", ca, Err("no host"));
-        check("mysql://u@h/db", ca, Err("is no URL"));
+        check("postgres://h/db", ca, Err("must contain a user"));
+        check("postgres://u@h", ca, Err("must contain a database"));
+        check("postgres:///db?user=u", ca, Err("must contain a host"));
+        check("mysql://u@h/db", ca, Err("must be a URL"));
         check(
             "postgres:///db?user=u&host=h&hostaddr=127.0.0.1",
             ca,
@@ -347,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_not_shown() {
+    fn password_is_not_shown() {
         let options = PostgresOptions {
             password: Some("hunter2".into()),
             ..PostgresOptions::new(SOCKET)

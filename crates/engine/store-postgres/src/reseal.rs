@@ -6,7 +6,7 @@ use tokio_postgres::Row as Line;
 use tokio_postgres::types::ToSql;
 
 use crate::PostgresStore;
-use crate::rows::{self, column, columns, key, numbers, unfit};
+use crate::rows::{self, columns, map_numbers, read_column, read_key, row_fault};
 use crate::sqlstate::SqlFault;
 use sealwire_store::{MapId, Page, Reseal, Row, SCAN_BYTES, StoreError, TokenId};
 
@@ -95,7 +95,9 @@ pub(super) struct ResealColumns<'a> {
 
 impl<'a> ResealColumns<'a> {
     /// Converts ids, old and new contents, in the order of ids.
-    pub(super) fn sorted(rows: impl Iterator<Item = (&'a [u8; 16], &'a [u8], &'a [u8])>) -> Self {
+    pub(super) fn from_unsorted(
+        rows: impl Iterator<Item = (&'a [u8; 16], &'a [u8], &'a [u8])>,
+    ) -> Self {
         let mut rows: Vec<_> = rows.collect();
         rows.sort_unstable_by_key(|(id, _, _)| *id);
         let mut columns = Self::default();
@@ -112,7 +114,7 @@ impl<'a> ResealColumns<'a> {
 type KeyCounts<const N: usize> = Page<BTreeMap<[u8; N], u64>, [u8; 16]>;
 
 /// Reads the lines of a statement of [`count!`].
-pub(super) fn counted<const N: usize>(
+pub(super) fn build_count_page<const N: usize>(
     lines: &[Line],
     look: usize,
 ) -> Result<KeyCounts<N>, SqlFault> {
@@ -120,55 +122,62 @@ pub(super) fn counted<const N: usize>(
         found: BTreeMap::new(),
         next: None,
     };
+
     for line in lines {
-        let value = column::<&[u8]>(line, 0)?.try_into().map_err(|_| unfit())?;
+        let value = read_column::<&[u8]>(line, 0)?
+            .try_into()
+            .map_err(|_| row_fault())?;
         page.found
-            .insert(value, column::<i64>(line, 1)?.try_into().unwrap_or(0));
-        page.next = (column::<i64>(line, 2)? == look as i64)
-            .then(|| key(line, 3))
+            .insert(value, read_column::<i64>(line, 1)?.try_into().unwrap_or(0));
+        page.next = (read_column::<i64>(line, 2)? == look as i64)
+            .then(|| read_key(line, 3))
             .transpose()?;
     }
+
     Ok(page)
 }
 
 /// Returns, for each id, true if the column at `at` contains the id.
-pub(super) fn resealed(
+pub(super) fn find_resealed(
     lines: &[Line],
     at: usize,
     ids: impl Iterator<Item = [u8; 16]>,
 ) -> Result<Vec<bool>, SqlFault> {
     let mut found = HashSet::new();
     for line in lines {
-        if column::<Option<&[u8]>>(line, at)?.is_some() {
-            found.insert(key(line, at)?);
+        if read_column::<Option<&[u8]>>(line, at)?.is_some() {
+            found.insert(read_key(line, at)?);
         }
     }
     Ok(ids.map(|id| found.contains(&id)).collect())
 }
 
 /// Builds a page from the lines of [`OTHER_KEYS`].
-fn page(lines: &[Line], look: usize, limit: usize) -> Result<Page<Vec<Row>>, SqlFault> {
+fn build_page(lines: &[Line], look: usize, limit: usize) -> Result<Page<Vec<Row>>, SqlFault> {
     let mut page = Page {
         found: Vec::new(),
         next: None,
     };
+
     for line in lines {
-        let (looked, chosen) = (column::<i64>(line, 0)?, column::<i64>(line, 2)?);
-        if column::<Option<&[u8]>>(line, 3)?.is_some() {
-            page.found.push(rows::read(line, 3)?);
+        let looked = read_column::<i64>(line, 0)?;
+        let chosen = read_column::<i64>(line, 2)?;
+        if read_column::<Option<&[u8]>>(line, 3)?.is_some() {
+            page.found.push(rows::read_row(line, 3)?);
         }
         let is_cut = page.found.len() == limit || (page.found.len() as i64) < chosen;
         page.next = match page.found.last() {
             // The statement looked at further matching rows but did not return them.
             Some(last) if is_cut => Some(last.id),
-            _ if looked == look as i64 => Some(TokenId(key(line, 1)?)),
+            _ if looked == look as i64 => Some(TokenId(read_key(line, 1)?)),
             _ => None,
         };
     }
+
     Ok(page)
 }
 
-fn behind(after: &Option<TokenId>) -> &[u8] {
+fn start_after(after: &Option<TokenId>) -> &[u8] {
     after.as_ref().map_or(&[], |id| &id.0)
 }
 
@@ -179,25 +188,30 @@ impl PostgresStore {
         after: Option<TokenId>,
         limit: usize,
     ) -> Result<Page<BTreeMap<u32, u64>>, StoreError> {
-        let work = move |store: Self, deadline| async move {
-            let (app, collection) = numbers(map)?;
-            let (after, limit) = (behind(&after), limit.clamp(1, LOOK_MAX));
-            let look = limit as i64;
-            let params: [&(dyn ToSql + Sync); 4] = [&app, &collection, &after, &look];
-            let lines = store
-                .query_by(deadline, &store.shared.slow, true, COUNT_KEYS, &params)
-                .await?;
-            let Page { found, next } = counted(&lines, limit).map_err(SqlFault::into_error)?;
-            let found = found
-                .into_iter()
-                .map(|(number, count)| (u32::from_be_bytes(number), count))
-                .collect();
-            Ok(Page {
-                found,
-                next: next.map(TokenId),
-            })
-        };
-        self.in_turn(&self.shared.walks, work).await
+        self.run_with_permit(
+            &self.shared.walks,
+            move |store: Self, deadline| async move {
+                let (app, collection) = map_numbers(map)?;
+                let after = start_after(&after);
+                let limit = limit.clamp(1, LOOK_MAX);
+                let look = limit as i64;
+                let params: [&(dyn ToSql + Sync); 4] = [&app, &collection, &after, &look];
+                let lines = store
+                    .query_by(deadline, &store.shared.slow, true, COUNT_KEYS, &params)
+                    .await?;
+                let Page { found, next } =
+                    build_count_page(&lines, limit).map_err(SqlFault::into_error)?;
+                let found = found
+                    .into_iter()
+                    .map(|(number, count)| (u32::from_be_bytes(number), count))
+                    .collect();
+                Ok(Page {
+                    found,
+                    next: next.map(TokenId),
+                })
+            },
+        )
+        .await
     }
 
     pub(super) async fn rows_of_other_keys_page(
@@ -207,21 +221,27 @@ impl PostgresStore {
         after: Option<TokenId>,
         limit: usize,
     ) -> Result<Page<Vec<Row>>, StoreError> {
-        let work = move |store: Self, deadline| async move {
-            let (app, collection) = numbers(map)?;
-            let number = number.to_be_bytes();
-            let number = number.as_slice();
-            let (after, limit) = (behind(&after), limit.clamp(1, LOOK_MAX));
-            let look = look_of(limit);
-            let (looks, limits, bytes) = (look as i64, limit as i64, SCAN_BYTES as i64);
-            let params: [&(dyn ToSql + Sync); 7] =
-                [&app, &collection, &after, &looks, &number, &limits, &bytes];
-            let lines = store
-                .query_by(deadline, &store.shared.slow, true, OTHER_KEYS, &params)
-                .await?;
-            page(&lines, look, limit).map_err(SqlFault::into_error)
-        };
-        self.in_turn(&self.shared.walks, work).await
+        self.run_with_permit(
+            &self.shared.walks,
+            move |store: Self, deadline| async move {
+                let (app, collection) = map_numbers(map)?;
+                let number = number.to_be_bytes();
+                let number = number.as_slice();
+                let after = start_after(&after);
+                let limit = limit.clamp(1, LOOK_MAX);
+                let look = look_of(limit);
+                let looks = look as i64;
+                let limits = limit as i64;
+                let bytes = SCAN_BYTES as i64;
+                let params: [&(dyn ToSql + Sync); 7] =
+                    [&app, &collection, &after, &looks, &number, &limits, &bytes];
+                let lines = store
+                    .query_by(deadline, &store.shared.slow, true, OTHER_KEYS, &params)
+                    .await?;
+                build_page(&lines, look, limit).map_err(SqlFault::into_error)
+            },
+        )
+        .await
     }
 
     pub(super) async fn reseal_rows(
@@ -230,21 +250,25 @@ impl PostgresStore {
         rows: &[Reseal<TokenId>],
     ) -> Result<Vec<bool>, StoreError> {
         let rows = rows.to_vec();
-        let work = move |store: Self, deadline| async move {
-            let (app, collection) = numbers(map)?;
-            let columns = ResealColumns::sorted(
-                rows.iter()
-                    .map(|row| (&row.id.0, row.old.as_ref(), row.new.as_ref())),
-            );
-            let ResealColumns { ids, old, new } = &columns;
-            let params: [&(dyn ToSql + Sync); 5] = [&app, &collection, ids, old, new];
-            let lane = store.shared.writers.take(deadline).await?;
-            // A retry finds the contents that the previous attempt has written.
-            let lines = store
-                .query_by(deadline, &lane, true, RESEAL, &params)
-                .await?;
-            resealed(&lines, 0, rows.iter().map(|row| row.id.0)).map_err(SqlFault::into_error)
-        };
-        self.in_turn(&self.shared.changes, work).await
+        self.run_with_permit(
+            &self.shared.changes,
+            move |store: Self, deadline| async move {
+                let (app, collection) = map_numbers(map)?;
+                let columns = ResealColumns::from_unsorted(
+                    rows.iter()
+                        .map(|row| (&row.id.0, row.old.as_ref(), row.new.as_ref())),
+                );
+                let ResealColumns { ids, old, new } = &columns;
+                let params: [&(dyn ToSql + Sync); 5] = [&app, &collection, ids, old, new];
+                let connection = store.shared.writers.lease(deadline).await?;
+                // A retry finds the contents that the previous attempt has written.
+                let lines = store
+                    .query_by(deadline, &connection, true, RESEAL, &params)
+                    .await?;
+                find_resealed(&lines, 0, rows.iter().map(|row| row.id.0))
+                    .map_err(SqlFault::into_error)
+            },
+        )
+        .await
     }
 }

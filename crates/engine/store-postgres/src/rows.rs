@@ -6,7 +6,7 @@ use super::session::Params;
 use super::sqlstate::{SqlFault, damaged};
 use sealwire_store::{Fingerprint, MapId, Row, SECONDS_MAX, StoreError, SubjectId, TokenId};
 
-/// Columns of the table alias `t`, in the order that [`read`] expects.
+/// Columns of the table alias `t`, in the order that [`read_row`] expects.
 macro_rules! columns {
     () => {
         "t.id, t.fingerprint, t.sealed, t.tags, t.expires, t.created, t.archived, t.subject"
@@ -18,7 +18,7 @@ pub(super) use columns;
 ///
 /// # Errors
 /// If a number exceeds `i32::MAX`.
-pub(super) fn numbers(map: MapId) -> Result<(i32, i32), StoreError> {
+pub(super) fn map_numbers(map: MapId) -> Result<(i32, i32), StoreError> {
     match (map.app.try_into(), map.collection.try_into()) {
         (Ok(app), Ok(collection)) => Ok((app, collection)),
         _ => Err(damaged(
@@ -28,7 +28,7 @@ pub(super) fn numbers(map: MapId) -> Result<(i32, i32), StoreError> {
 }
 
 /// Converts a time for comparisons. Times beyond the last valid row time are replaced by that time.
-pub(super) fn seconds(time: u64) -> i64 {
+pub(super) fn db_seconds(time: u64) -> i64 {
     time.min(SECONDS_MAX) as i64
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Keys<'a> {
 
 impl<'a> Keys<'a> {
     pub(super) fn push(&mut self, map: MapId, key: &'a [u8; 16]) -> Result<(), StoreError> {
-        let (app, collection) = numbers(map)?;
+        let (app, collection) = map_numbers(map)?;
         self.apps.push(app);
         self.collections.push(collection);
         self.keys.push(key);
@@ -54,7 +54,7 @@ impl<'a> Keys<'a> {
     }
 
     /// Returns the parameters for a single key.
-    pub(super) fn single(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 3] {
+    pub(super) fn single_params(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 3] {
         [&self.apps[0], &self.collections[0], &self.keys[0]]
     }
 
@@ -95,13 +95,13 @@ impl<'a> Columns<'a> {
     }
 
     /// Converts rows in the given order. The caller must have checked the numbers of the maps.
-    pub(super) fn of(
+    pub(super) fn from_rows(
         rows: impl IntoIterator<Item = (MapId, &'a Row), IntoIter: ExactSizeIterator>,
     ) -> Result<Self, StoreError> {
         let rows = rows.into_iter();
         let mut columns = Self::with_capacity(rows.len());
         for (map, row) in rows {
-            let (app, collection) = numbers(map)?;
+            let (app, collection) = map_numbers(map)?;
             columns.apps.push(app);
             columns.collections.push(collection);
             columns.ids.push(&row.id.0);
@@ -110,13 +110,14 @@ impl<'a> Columns<'a> {
                 .push(row.fingerprint.as_ref().map(|print| print.0.as_slice()));
             columns.sealed.push(&row.sealed);
             columns.tags.push(array_literal(&row.tags));
-            columns.expires.push(row.expires.map(seconds));
-            columns.created.push(seconds(row.created));
-            columns.archived.push(row.archived.map(seconds));
+            columns.expires.push(row.expires.map(db_seconds));
+            columns.created.push(db_seconds(row.created));
+            columns.archived.push(row.archived.map(db_seconds));
             columns
                 .subjects
                 .push(row.subject.as_ref().map(|subject| subject.0.as_slice()));
         }
+
         Ok(columns)
     }
 
@@ -149,6 +150,7 @@ pub(super) fn array_literal(tags: &[String]) -> Option<String> {
     if tags.is_empty() {
         return None;
     }
+
     let mut text = String::from("{");
     for tag in tags {
         text.push_str(if text.len() == 1 { "\"" } else { ",\"" });
@@ -158,8 +160,10 @@ pub(super) fn array_literal(tags: &[String]) -> Option<String> {
             }
             text.push(symbol);
         }
+
         text.push('"');
     }
+
     text.push('}');
     Some(text)
 }
@@ -168,23 +172,23 @@ pub(super) fn array_literal(tags: &[String]) -> Option<String> {
 pub(super) const COLUMNS: usize = 8;
 
 /// Reads the row whose [`columns`] start at index `at`.
-pub(super) fn read(row: &tokio_postgres::Row, at: usize) -> Result<Row, SqlFault> {
+pub(super) fn read_row(row: &tokio_postgres::Row, at: usize) -> Result<Row, SqlFault> {
     Ok(Row {
-        id: TokenId(key(row, at)?),
-        fingerprint: column::<Option<&[u8]>>(row, at + 1)?
+        id: TokenId(read_key(row, at)?),
+        fingerprint: read_column::<Option<&[u8]>>(row, at + 1)?
             .map(to_key)
             .transpose()?
             .map(Fingerprint),
-        sealed: Bytes::copy_from_slice(column(row, at + 2)?),
-        tags: column::<Option<Vec<String>>>(row, at + 3)?.unwrap_or_default(),
-        expires: column::<Option<i64>>(row, at + 4)?
+        sealed: Bytes::copy_from_slice(read_column(row, at + 2)?),
+        tags: read_column::<Option<Vec<String>>>(row, at + 3)?.unwrap_or_default(),
+        expires: read_column::<Option<i64>>(row, at + 4)?
             .map(to_time)
             .transpose()?,
-        created: to_time(column(row, at + 5)?)?,
-        archived: column::<Option<i64>>(row, at + 6)?
+        created: to_time(read_column(row, at + 5)?)?,
+        archived: read_column::<Option<i64>>(row, at + 6)?
             .map(to_time)
             .transpose()?,
-        subject: column::<Option<&[u8]>>(row, at + 7)?
+        subject: read_column::<Option<&[u8]>>(row, at + 7)?
             .map(to_key)
             .transpose()?
             .map(SubjectId),
@@ -192,40 +196,48 @@ pub(super) fn read(row: &tokio_postgres::Row, at: usize) -> Result<Row, SqlFault
 }
 
 /// Reads the map whose app is at index `at`, followed by its collection.
-pub(super) fn map(row: &tokio_postgres::Row, at: usize) -> Result<MapId, SqlFault> {
-    let number = |at| u32::try_from(column::<i32>(row, at)?).map_err(|_| unfit());
+pub(super) fn read_map(row: &tokio_postgres::Row, at: usize) -> Result<MapId, SqlFault> {
     Ok(MapId {
-        app: number(at)?,
-        collection: number(at + 1)?,
+        app: read_number(row, at)?,
+        collection: read_number(row, at + 1)?,
     })
 }
 
-pub(super) fn key(row: &tokio_postgres::Row, at: usize) -> Result<[u8; 16], SqlFault> {
-    to_key(column(row, at)?)
+fn read_number(row: &tokio_postgres::Row, at: usize) -> Result<u32, SqlFault> {
+    u32::try_from(read_column::<i32>(row, at)?).map_err(|_| row_fault())
+}
+
+/// Reads a map and a row of the map. The map starts at index `at`.
+pub(super) fn read_pair(row: &tokio_postgres::Row, at: usize) -> Result<(MapId, Row), SqlFault> {
+    Ok((read_map(row, at)?, read_row(row, at + 2)?))
+}
+
+pub(super) fn read_key(row: &tokio_postgres::Row, at: usize) -> Result<[u8; 16], SqlFault> {
+    to_key(read_column(row, at)?)
 }
 
 /// Reads a value of a result.
-pub(super) fn column<'a, T: tokio_postgres::types::FromSql<'a>>(
+pub(super) fn read_column<'a, T: tokio_postgres::types::FromSql<'a>>(
     row: &'a tokio_postgres::Row,
     at: usize,
 ) -> Result<T, SqlFault> {
-    row.try_get(at).map_err(|_| unfit())
+    row.try_get(at).map_err(|_| row_fault())
 }
 
 pub(super) fn to_key(bytes: &[u8]) -> Result<[u8; 16], SqlFault> {
-    bytes.try_into().map_err(|_| unfit())
+    bytes.try_into().map_err(|_| row_fault())
 }
 
 pub(super) fn to_time(seconds: i64) -> Result<u64, SqlFault> {
-    seconds.try_into().map_err(|_| unfit())
+    seconds.try_into().map_err(|_| row_fault())
 }
 
-pub(super) fn unfit() -> SqlFault {
-    SqlFault::Refused("a row is not as this program writes rows".into())
+pub(super) fn row_fault() -> SqlFault {
+    SqlFault::Invalid("a row does not have the form in which this version writes rows".into())
 }
 
 /// Concatenates parameter lists.
-pub(super) fn joined<'a>(
+pub(super) fn join_params<'a>(
     parts: &[Params<'a>],
 ) -> Vec<&'a (dyn tokio_postgres::types::ToSql + Sync)> {
     parts.concat()

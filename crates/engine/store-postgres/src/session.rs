@@ -42,15 +42,15 @@ const DURABLE: &str = "SELECT set_config('synchronous_commit', CASE current_sett
 pub(super) struct NoSession {
     pub(super) error: StoreError,
     /// True if retries are useless until an operator fixes the cause.
-    pub(super) lasting: bool,
+    pub(super) needs_operator: bool,
 }
 
 /// A connection in use. Statements can overlap; responses arrive in the order of sending.
 pub(super) struct Session {
     client: Client,
     prepared: Mutex<HashMap<usize, Statement>>,
-    gives_up: Notify,
-    condemned: AtomicBool,
+    abandon_signal: Notify,
+    abandoned: AtomicBool,
     is_distributed: bool,
 }
 
@@ -63,50 +63,61 @@ impl Session {
     ) -> Result<(Self, Link), NoSession> {
         let files = Arc::clone(settings);
         let files = tokio::task::spawn_blocking(move || {
-            Ok((tls::connector(&files.options)?, password(&files)?))
+            Ok((
+                tls::build_connector(&files.options)?,
+                read_password(&files)?,
+            ))
         });
         let files = files
             .await
             .unwrap_or_else(|panicked| Err(StoreError::Unavailable(panicked.to_string())));
         let (connector, password) = files.map_err(|error| NoSession {
             error,
-            lasting: true,
+            needs_operator: true,
         })?;
         let count = settings.targets.len();
-        let patience = settings.options.timeout / count as u32;
-        let (mut faults, mut lasting) = (Vec::new(), true);
+        let target_timeout = settings.options.timeout / count as u32;
+        let mut failures = Vec::new();
+        let mut needs_operator = true;
         for at in (0..count).map(|step| (*from + step) % count) {
             let target = &settings.targets[at];
-            let config = config(settings, target, password.as_deref());
-            match timeout(patience, connected(&config, connector.clone(), settings)).await {
+            let config = connect_config(settings, target, password.as_deref());
+            match timeout(
+                target_timeout,
+                connect_and_configure(&config, connector.clone(), settings),
+            )
+            .await
+            {
                 Ok(Ok((client, link, is_distributed))) => {
                     *from = at;
                     let session = Self {
                         client,
                         prepared: Mutex::default(),
-                        gives_up: Notify::new(),
-                        condemned: AtomicBool::new(false),
+                        abandon_signal: Notify::new(),
+                        abandoned: AtomicBool::new(false),
                         is_distributed,
                     };
                     return Ok((session, link));
                 }
                 Ok(Err(error)) => {
-                    let (advice, must_mend) = advice(&error, settings, target);
-                    faults.push(format!("{target}: {advice}"));
-                    lasting &= must_mend;
+                    let (advice, target_needs_operator) =
+                        describe_with_advice(&error, settings, target);
+                    failures.push(format!("{target}: {advice}"));
+                    needs_operator &= target_needs_operator;
                 }
                 Err(_) => {
-                    faults.push(format!(
+                    failures.push(format!(
                         "{target}: no answer in {} ms",
-                        patience.as_millis()
+                        target_timeout.as_millis()
                     ));
-                    lasting = false;
+                    needs_operator = false;
                 }
             }
         }
+
         Err(NoSession {
-            error: StoreError::Unavailable(faults.join("; ")),
-            lasting,
+            error: StoreError::Unavailable(failures.join("; ")),
+            needs_operator,
         })
     }
 
@@ -121,31 +132,31 @@ impl Session {
     }
 
     /// Abandons the connection. The worker replaces it, and pending statements fail.
-    pub(super) fn condemn(&self) {
-        self.condemned.store(true, Ordering::Release);
-        self.gives_up.notify_one();
+    pub(super) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Release);
+        self.abandon_signal.notify_one();
     }
 
     /// Returns true if the connection was abandoned. Nothing more must be sent, because the
     /// connection can be inside a transaction.
-    pub(super) fn is_condemned(&self) -> bool {
-        self.condemned.load(Ordering::Acquire)
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Acquire)
     }
 
     /// Waits until the connection is abandoned.
-    pub(super) async fn condemned(&self) {
-        self.gives_up.notified().await;
+    pub(super) async fn wait_until_abandoned(&self) {
+        self.abandon_signal.notified().await;
     }
 
     /// Clears the prepared statements, because they no longer fit the schema.
-    pub(super) fn forget(&self) {
+    pub(super) fn clear_prepared(&self) {
         self.prepared
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clear();
     }
 
-    async fn prepared(&self, sql: &'static str) -> Result<Statement, Error> {
+    async fn prepare_statement(&self, sql: &'static str) -> Result<Statement, Error> {
         // Statement texts are statics, so that their address identifies them.
         let key = sql.as_ptr().addr();
         let known = self
@@ -157,11 +168,13 @@ impl Session {
         if let Some(statement) = known {
             return Ok(statement);
         }
+
         let text = if self.is_distributed {
-            citus::of_one_app(sql)
+            citus::single_app_sql(sql)
         } else {
             sql.into()
         };
+
         let statement = self.client.prepare(&text).await?;
         self.prepared
             .lock()
@@ -175,8 +188,12 @@ impl Session {
         sql: &'static str,
         params: Params<'_>,
     ) -> Result<Vec<Row>, SqlFault> {
-        let run = async { self.client.query(&self.prepared(sql).await?, params).await };
-        run.await.map_err(|error| self.fault(error))
+        let run = async {
+            self.client
+                .query(&self.prepare_statement(sql).await?, params)
+                .await
+        };
+        run.await.map_err(|error| self.classify_error(error))
     }
 
     /// Executes a statement and returns the number of affected rows.
@@ -187,23 +204,23 @@ impl Session {
     ) -> Result<u64, SqlFault> {
         let run = async {
             self.client
-                .execute(&self.prepared(sql).await?, params)
+                .execute(&self.prepare_statement(sql).await?, params)
                 .await
         };
-        run.await.map_err(|error| self.fault(error))
+        run.await.map_err(|error| self.classify_error(error))
     }
 
     /// Executes statements without parameters and results, without preparing them.
-    pub(super) async fn batch(&self, sql: &str) -> Result<(), SqlFault> {
+    pub(super) async fn batch_execute(&self, sql: &str) -> Result<(), SqlFault> {
         self.client
             .batch_execute(sql)
             .await
-            .map_err(|error| self.fault(error))
+            .map_err(|error| self.classify_error(error))
     }
 
     /// Classifies an error. Citus reports a worker that is lost during a commit as an internal
     /// error, although the commit may have taken effect.
-    fn fault(&self, error: Error) -> SqlFault {
+    fn classify_error(&self, error: Error) -> SqlFault {
         let is_internal = error.code() == Some(&SqlState::INTERNAL_ERROR);
         if self.is_distributed && is_internal {
             SqlFault::Lost(describe(&error))
@@ -213,7 +230,7 @@ impl Session {
     }
 }
 
-fn password(settings: &Settings) -> Result<Option<String>, StoreError> {
+fn read_password(settings: &Settings) -> Result<Option<String>, StoreError> {
     let Some(path) = &settings.options.password_file else {
         return Ok(settings.options.password.clone());
     };
@@ -222,7 +239,7 @@ fn password(settings: &Settings) -> Result<Option<String>, StoreError> {
     Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
 }
 
-fn config(settings: &Settings, target: &ConnectTarget, password: Option<&str>) -> Config {
+fn connect_config(settings: &Settings, target: &ConnectTarget, password: Option<&str>) -> Config {
     let mut config = Config::new();
     config
         .user(&settings.user)
@@ -233,6 +250,7 @@ fn config(settings: &Settings, target: &ConnectTarget, password: Option<&str>) -
         Host::Tcp(name) => config.host(name),
         Host::Unix(folder) => config.host_path(folder),
     };
+
     config.ssl_mode(if target.tls {
         SslMode::Require
     } else {
@@ -250,11 +268,12 @@ fn config(settings: &Settings, target: &ConnectTarget, password: Option<&str>) -
     if let Some(password) = password {
         config.password(password);
     }
+
     config
 }
 
 /// Connects and configures the session. Also returns true if Citus distributes the tables by app.
-async fn connected(
+async fn connect_and_configure(
     config: &Config,
     tls: MakeRustlsConnect,
     settings: &Settings,
@@ -274,6 +293,7 @@ async fn connected(
             Err(error) if error.code().is_none() => return Err(error),
             _ => {}
         }
+
         let is_distributed = match settings.is_distributed.get() {
             Some(known) => *known,
             None => citus::is_distributed(&client).await?,
@@ -283,18 +303,24 @@ async fn connected(
         }
         Ok(is_distributed)
     };
+
     let is_distributed = tokio::select! {
         biased;
         outcome = set_up => outcome?,
         // A connection can also end without an error before the session is configured.
         ended = &mut link => ended.map(|()| false)?,
     };
+
     Ok((client, link, is_distributed))
 }
 
 /// Returns a description of a failed connection attempt with advice, and true if an operator must
 /// act.
-fn advice(error: &Error, settings: &Settings, target: &ConnectTarget) -> (String, bool) {
+fn describe_with_advice(
+    error: &Error,
+    settings: &Settings,
+    target: &ConnectTarget,
+) -> (String, bool) {
     let what = describe(error);
     let user = &settings.user;
     let text = match error.code().map(|code| code.code()) {
@@ -305,17 +331,17 @@ fn advice(error: &Error, settings: &Settings, target: &ConnectTarget) -> (String
         }
         Some("28000") => {
             format!(
-                "{what}: let user {user} in by a line of pg_hba.conf, or check postgres.client_certificate"
+                "{what}: allow user {user} in pg_hba.conf, or check postgres.client_certificate"
             )
         }
-        Some("3D000") => format!("{what}: create it, or check postgres.url"),
+        Some("3D000") => format!("{what}: create the database, or check postgres.url"),
         Some(_) => return (what, false),
         None if what.contains("password missing") => {
-            format!("the server asks for the password of user {user}: set postgres.password_file")
+            format!("the server requires the password of user {user}: set postgres.password_file")
         }
         None if what.contains("does not support TLS") => {
             format!(
-                "{what}: turn ssl on there; postgres.tls = \"off\" is for sockets and loopback addresses only"
+                "{what}: enable ssl on the server; postgres.tls = \"off\" is for sockets and loopback addresses only"
             )
         }
         None => match certificate_fault(error) {
@@ -333,13 +359,14 @@ fn advice(error: &Error, settings: &Settings, target: &ConnectTarget) -> (String
                 | rustls::CertificateError::NotValidForNameContext { .. },
             ) => {
                 format!(
-                    "{what}: name the host in postgres.url as the server's certificate does, not {target}"
+                    "{what}: use a host name of the server's certificate in postgres.url, not {target}"
                 )
             }
-            Some(_) => format!("{what}: the server's certificate must be mended"),
+            Some(_) => format!("{what}: replace the server's certificate"),
             None => return (what, false),
         },
     };
+
     (text, true)
 }
 
@@ -357,5 +384,6 @@ fn certificate_fault(error: &Error) -> Option<&rustls::CertificateError> {
         }
         source = cause.source();
     }
+
     None
 }

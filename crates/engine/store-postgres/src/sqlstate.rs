@@ -15,23 +15,23 @@ pub(super) enum SqlFault {
     /// statement had no effect.
     Stale(String),
     /// The statement was aborted in favor of another transaction. The statement had no effect.
-    Clash(String),
+    Conflict(String),
     /// The database lacks disk, memory or time. The statement had no effect.
     Busy(String),
     /// A unique key already exists. The statement had no effect.
     Unique,
     /// The statement can never succeed. The statement had no effect.
-    Refused(String),
+    Invalid(String),
 }
 
 impl SqlFault {
     pub(super) fn into_error(self) -> StoreError {
         match self {
-            Self::Lost(what) | Self::Stale(what) | Self::Clash(what) | Self::Busy(what) => {
+            Self::Lost(what) | Self::Stale(what) | Self::Conflict(what) | Self::Busy(what) => {
                 StoreError::Unavailable(what)
             }
-            Self::Unique => damaged("a row has this unique key already"),
-            Self::Refused(what) => damaged(&what),
+            Self::Unique => damaged("another row already has this unique key"),
+            Self::Invalid(what) => damaged(&what),
         }
     }
 }
@@ -50,6 +50,7 @@ impl From<Error> for SqlFault {
         let Some(code) = error.code() else {
             return Self::Lost(what);
         };
+
         // [`SqlState`] has no names for some states.
         match code.code() {
             "26000" => return Self::Stale(what),
@@ -61,17 +62,18 @@ impl From<Error> for SqlFault {
             }
             _ => {}
         }
+
         match code {
             &SqlState::UNIQUE_VIOLATION => Self::Unique,
             &SqlState::FEATURE_NOT_SUPPORTED => Self::Stale(what),
             &SqlState::T_R_SERIALIZATION_FAILURE | &SqlState::T_R_DEADLOCK_DETECTED => {
-                Self::Clash(what)
+                Self::Conflict(what)
             }
             &SqlState::QUERY_CANCELED | &SqlState::LOCK_NOT_AVAILABLE => Self::Busy(what),
             code => match code.code().get(..2) {
                 Some("08") => Self::Lost(what),
                 Some("53" | "58" | "XX") => Self::Busy(what),
-                _ => Self::Refused(what),
+                _ => Self::Invalid(what),
             },
         }
     }

@@ -2,10 +2,10 @@
 
 mod citus;
 mod clock;
+mod connecting;
 mod faults;
-mod news;
+mod new_rows;
 mod plans;
-mod reach;
 mod schema;
 
 use std::sync::{Arc, LazyLock};
@@ -70,8 +70,9 @@ mod socket {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn token_promises() {
         let store = Arc::new(open(false).await);
-        sealwire_store::suite::token_store(Arc::clone(&store) as Arc<dyn TokenStore>).await;
-        sealwire_store::suite::token_subjects(store).await;
+        sealwire_store::contract_tests::token_store(Arc::clone(&store) as Arc<dyn TokenStore>)
+            .await;
+        sealwire_store::contract_tests::token_subjects(store).await;
     }
 }
 
@@ -87,6 +88,6 @@ mod tls {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn token_promises() {
         let store: Arc<dyn TokenStore> = Arc::new(open(true).await);
-        sealwire_store::suite::token_store(store).await;
+        sealwire_store::contract_tests::token_store(store).await;
     }
 }

@@ -5,23 +5,23 @@ use sealwire_service::tls_files::{TlsFileError, client_config};
 use sealwire_store::StoreError;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::options::{PostgresOptions, bad};
+use super::options::{PostgresOptions, invalid_setting};
 
 /// Creates a connector from the options. Without a configured authority no server is trusted.
 /// Blocks on file reads.
-pub(super) fn connector(options: &PostgresOptions) -> Result<MakeRustlsConnect, StoreError> {
+pub(super) fn build_connector(options: &PostgresOptions) -> Result<MakeRustlsConnect, StoreError> {
     let identity = options
         .client_certificate
         .as_deref()
         .zip(options.client_key.as_deref());
     let config = client_config(options.ca.as_deref(), identity);
     Ok(MakeRustlsConnect::new(
-        config.map_err(|error| bad_file(options, &error))?,
+        config.map_err(|error| file_error(options, &error))?,
     ))
 }
 
 /// Converts an error of a file. The result names the setting of the file.
-fn bad_file(options: &PostgresOptions, error: &TlsFileError) -> StoreError {
+fn file_error(options: &PostgresOptions, error: &TlsFileError) -> StoreError {
     let file = error.file();
     let key = if options.client_key.as_deref() == Some(file) {
         "postgres.client_key"
@@ -30,7 +30,7 @@ fn bad_file(options: &PostgresOptions, error: &TlsFileError) -> StoreError {
     } else {
         "postgres.ca"
     };
-    bad(key, &error.to_string())
+    invalid_setting(key, &error.to_string())
 }
 
 #[cfg(test)]
@@ -64,7 +64,7 @@ mod tests {
         for (mode, text, expected) in cases {
             fs::write(&made.client_key, text).unwrap();
             fs::set_permissions(&made.client_key, Permissions::from_mode(mode)).unwrap();
-            let error = connector(&options)
+            let error = build_connector(&options)
                 .err()
                 .map_or_else(String::new, |error| error.to_string());
             assert_eq!(error.is_empty(), expected.is_empty(), "{mode:o}: {error}");

@@ -3,7 +3,7 @@
 use tokio_postgres::types::ToSql;
 
 use super::PostgresStore;
-use super::rows::{self, column, columns, numbers};
+use super::rows::{self, columns, map_numbers, read_column};
 use super::sqlstate::{SqlFault, damaged};
 use sealwire_store::{MapId, Page, Row, SCAN_BYTES, StoreError, SubjectId, TokenId};
 
@@ -39,10 +39,10 @@ pub(super) static ERASE: &str = "WITH looked AS MATERIALIZED (
     SELECT count(*), (SELECT collection FROM last), (SELECT id FROM last), (SELECT count(*) FROM done) FROM looked";
 
 /// Returns collection and id of the row to start after. `None` gives a pair before all rows.
-fn behind(after: &Option<(MapId, TokenId)>) -> Result<(i32, &[u8]), StoreError> {
+fn start_after(after: &Option<(MapId, TokenId)>) -> Result<(i32, &[u8]), StoreError> {
     match after {
         None => Ok((-1, &[])),
-        Some((map, id)) => Ok((numbers(*map)?.1, &id.0)),
+        Some((map, id)) => Ok((map_numbers(*map)?.1, &id.0)),
     }
 }
 
@@ -54,24 +54,26 @@ impl PostgresStore {
         after: Option<(MapId, TokenId)>,
         limit: usize,
     ) -> Result<Vec<(MapId, Row)>, StoreError> {
-        let work = move |store: Self, deadline| async move {
-            let (app, _) = numbers(MapId { app, collection: 0 })?;
-            let (subject, (collection, id)) = (subject.0.as_slice(), behind(&after)?);
-            let (look, bytes) = (limit.clamp(1, LOOK_MAX) as i64, SCAN_BYTES as i64);
-            let params: [&(dyn ToSql + Sync); 6] =
-                [&app, &subject, &collection, &id, &look, &bytes];
-            let lines = store
-                .query_by(deadline, &store.shared.slow, true, ROWS, &params)
-                .await?;
-            let read = |line| -> Result<(MapId, Row), SqlFault> {
-                Ok((rows::map(line, 0)?, rows::read(line, 2)?))
-            };
-            lines
-                .iter()
-                .map(|line| read(line).map_err(SqlFault::into_error))
-                .collect()
-        };
-        self.in_turn(&self.shared.walks, work).await
+        self.run_with_permit(
+            &self.shared.walks,
+            move |store: Self, deadline| async move {
+                let (app, _) = map_numbers(MapId { app, collection: 0 })?;
+                let subject = subject.0.as_slice();
+                let (collection, id) = start_after(&after)?;
+                let look = limit.clamp(1, LOOK_MAX) as i64;
+                let bytes = SCAN_BYTES as i64;
+                let params: [&(dyn ToSql + Sync); 6] =
+                    [&app, &subject, &collection, &id, &look, &bytes];
+                let lines = store
+                    .query_by(deadline, &store.shared.slow, true, ROWS, &params)
+                    .await?;
+                lines
+                    .iter()
+                    .map(|line| rows::read_pair(line, 0).map_err(SqlFault::into_error))
+                    .collect()
+            },
+        )
+        .await
     }
 
     pub(super) async fn erase_subject_page(
@@ -81,35 +83,47 @@ impl PostgresStore {
         after: Option<(MapId, TokenId)>,
         limit: usize,
     ) -> Result<Page<u64, (MapId, TokenId)>, StoreError> {
-        let work = move |store: Self, deadline| async move {
-            let (number, _) = numbers(MapId { app, collection: 0 })?;
-            let (subject, (collection, id)) = (subject.0.as_slice(), behind(&after)?);
-            let (look, version) = (limit.clamp(1, LOOK_MAX) as i64, version.to_be_bytes());
-            let version = version.as_slice();
-            let params: [&(dyn ToSql + Sync); 6] =
-                [&number, &subject, &collection, &id, &look, &version];
-            // The request is not repeated after a lost response, because the retry would count no
-            // changes.
-            let lines = store
-                .query_by(deadline, &store.shared.slow, false, ERASE, &params)
-                .await?;
-            let line = lines
-                .first()
-                .ok_or_else(|| damaged("a count gave nothing"))?;
-            let read = || -> Result<_, SqlFault> {
-                let last = || -> Result<_, SqlFault> {
-                    let collection =
-                        u32::try_from(column::<i32>(line, 1)?).map_err(|_| rows::unfit())?;
-                    Ok((MapId { app, collection }, TokenId(rows::key(line, 2)?)))
-                };
-                let next = (column::<i64>(line, 0)? == look).then(last).transpose()?;
-                Ok(Page {
-                    found: column::<i64>(line, 3)?.try_into().unwrap_or(0),
-                    next,
-                })
-            };
-            read().map_err(SqlFault::into_error)
-        };
-        self.in_turn(&self.shared.changes, work).await
+        self.run_with_permit(
+            &self.shared.changes,
+            move |store: Self, deadline| async move {
+                let (number, _) = map_numbers(MapId { app, collection: 0 })?;
+                let subject = subject.0.as_slice();
+                let (collection, id) = start_after(&after)?;
+                let look = limit.clamp(1, LOOK_MAX) as i64;
+                let version = version.to_be_bytes();
+                let version = version.as_slice();
+                let params: [&(dyn ToSql + Sync); 6] =
+                    [&number, &subject, &collection, &id, &look, &version];
+                // The request is not repeated after a lost response, because the retry would count no
+                // changes.
+                let lines = store
+                    .query_by(deadline, &store.shared.slow, false, ERASE, &params)
+                    .await?;
+                let line = lines
+                    .first()
+                    .ok_or_else(|| damaged("a count returned no row"))?;
+                read_erased(line, app, look).map_err(SqlFault::into_error)
+            },
+        )
+        .await
     }
+}
+
+/// Reads the line of [`ERASE`] about subjects of `app`. `look`: the number of rows to look at.
+fn read_erased(
+    line: &tokio_postgres::Row,
+    app: u32,
+    look: i64,
+) -> Result<Page<u64, (MapId, TokenId)>, SqlFault> {
+    let mut next = None;
+    if read_column::<i64>(line, 0)? == look {
+        let collection =
+            u32::try_from(read_column::<i32>(line, 1)?).map_err(|_| rows::row_fault())?;
+        next = Some((MapId { app, collection }, TokenId(rows::read_key(line, 2)?)));
+    }
+
+    Ok(Page {
+        found: read_column::<i64>(line, 3)?.try_into().unwrap_or(0),
+        next,
+    })
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use tokio_postgres::types::ToSql;
 
-use super::rows::{self, COLUMNS, Keys, column, columns, joined, seconds};
+use super::rows::{self, COLUMNS, Keys, columns, db_seconds, join_params, read_column};
 use super::sqlstate::{SqlFault, damaged};
 use super::{PostgresStore, bulk_import, citus, write};
 use sealwire_store::{
@@ -213,7 +213,7 @@ static SCAN: &str = concat!(
 );
 
 /// Builds a page from the result lines of [`LIST`].
-fn listed(
+fn build_list_page(
     lines: &[tokio_postgres::Row],
     look: usize,
     limit: usize,
@@ -222,29 +222,34 @@ fn listed(
         found: Vec::new(),
         next: None,
     };
+
     for line in lines {
-        page.next = edge(line, 0, look)?;
-        if column::<Option<&[u8]>>(line, 2)?.is_some() {
-            page.found.push(rows::read(line, 2)?);
+        page.next = last_id(line, 0, look)?;
+        if read_column::<Option<&[u8]>>(line, 2)?.is_some() {
+            page.found.push(rows::read_row(line, 2)?);
         }
     }
+
     // The statement can have looked at rows after the last returned row, without returning them.
     if page.found.len() == limit {
         page.next = page.found.last().map(|row| row.id);
     }
+
     Ok(page)
 }
 
 /// Reads a row of a lookup. Returns `None` if the key of the row's subject has another version.
 fn found_row(line: &tokio_postgres::Row, at: usize) -> Result<Option<FoundRow>, SqlFault> {
-    let row = rows::read(line, at)?;
+    let row = rows::read_row(line, at)?;
     if row.subject.is_none() {
         return Ok(Some(FoundRow {
             row,
             subject_key: None,
         }));
     }
-    let key = column::<Option<&[u8]>>(line, at + COLUMNS)?.and_then(|key| key.split_first_chunk());
+
+    let key =
+        read_column::<Option<&[u8]>>(line, at + COLUMNS)?.and_then(|key| key.split_first_chunk());
     let key = key.filter(|(stored, _)| row.has_key(Some(u64::from_be_bytes(**stored))));
     Ok(key.map(|(_, key)| FoundRow {
         row,
@@ -253,9 +258,9 @@ fn found_row(line: &tokio_postgres::Row, at: usize) -> Result<Option<FoundRow>, 
 }
 
 /// Returns the id to continue a walk from, if the statement looked at the maximum number of rows.
-fn edge(row: &tokio_postgres::Row, at: usize, look: usize) -> Result<Option<TokenId>, SqlFault> {
-    let looked = column::<i64>(row, at)?;
-    let last = column::<Option<&[u8]>>(row, at + 1)?;
+fn last_id(row: &tokio_postgres::Row, at: usize, look: usize) -> Result<Option<TokenId>, SqlFault> {
+    let looked = read_column::<i64>(row, at)?;
+    let last = read_column::<Option<&[u8]>>(row, at + 1)?;
     Ok(if usize::try_from(looked) == Ok(look) {
         last.and_then(|id| id.try_into().ok()).map(TokenId)
     } else {
@@ -263,8 +268,16 @@ fn edge(row: &tokio_postgres::Row, at: usize, look: usize) -> Result<Option<Toke
     })
 }
 
+/// Reads the line of a statement of [`job!`]. `look`: the number of rows to look at.
+fn read_count(row: &tokio_postgres::Row, look: usize) -> Result<Page<u64>, SqlFault> {
+    Ok(Page {
+        found: read_column::<i64>(row, 2)?.try_into().unwrap_or(0),
+        next: last_id(row, 0, look)?,
+    })
+}
+
 /// Returns the id to start after. All ids sort after the empty id.
-fn behind(after: &Option<TokenId>) -> &[u8] {
+fn start_after(after: &Option<TokenId>) -> &[u8] {
     after.as_ref().map_or(&[], |id| &id.0)
 }
 
@@ -278,20 +291,25 @@ impl PostgresStore {
         if !self.shared.is_distributed || keys.iter().all(|(map, _)| map.app == keys[0].0.app) {
             return self.look_up_at_once(now, &keys, statements).await;
         }
-        let look_up = |keys: Vec<(MapId, [u8; 16])>| {
-            let store = self.clone();
-            async move {
-                citus::of_each(
-                    keys.len(),
-                    store.look_up_at_once(now, &keys, statements).await,
-                )
-            }
-        };
-        let failed = || Err(StoreError::Unavailable("a look-up failed".into()));
-        citus::by_app(true, keys, |(map, _)| map.app, look_up, failed)
-            .await
-            .into_iter()
-            .collect()
+
+        citus::run_by_app(
+            true,
+            keys,
+            |(map, _)| map.app,
+            |keys: Vec<(MapId, [u8; 16])>| {
+                let store = self.clone();
+                async move {
+                    citus::results_per_item(
+                        keys.len(),
+                        store.look_up_at_once(now, &keys, statements).await,
+                    )
+                }
+            },
+            || Err(StoreError::Unavailable("a lookup task ended early".into())),
+        )
+        .await
+        .into_iter()
+        .collect()
     }
 
     async fn look_up_at_once(
@@ -301,23 +319,23 @@ impl PostgresStore {
         (one, many): (&'static str, &'static str),
     ) -> Result<Vec<Option<FoundRow>>, StoreError> {
         let mut found = vec![None; keys.len()];
-        let now = seconds(now);
-        for (from, asked) in keys
+        let now = db_seconds(now);
+        for (from, requested) in keys
             .chunks(KEYS_MAX)
             .enumerate()
-            .map(|(at, asked)| (at * KEYS_MAX, asked))
+            .map(|(at, requested)| (at * KEYS_MAX, requested))
         {
             let mut chunk = Keys::default();
-            asked
+            requested
                 .iter()
                 .try_for_each(|(map, key)| chunk.push(*map, key))?;
-            if asked.len() == 1 {
+            if requested.len() == 1 {
                 let rows = self
                     .query(
-                        self.reader(),
+                        self.next_reader(),
                         true,
                         one,
-                        &joined(&[&chunk.single(), &[&now]]),
+                        &join_params(&[&chunk.single_params(), &[&now]]),
                     )
                     .await?;
                 if let Some(row) = rows.first() {
@@ -326,19 +344,20 @@ impl PostgresStore {
             } else {
                 let rows = self
                     .query(
-                        self.reader(),
+                        self.next_reader(),
                         true,
                         many,
-                        &joined(&[&chunk.params(), &[&now]]),
+                        &join_params(&[&chunk.params(), &[&now]]),
                     )
                     .await?;
                 for row in &rows {
-                    let n = column::<i64>(row, 0).map_err(SqlFault::into_error)?;
+                    let n = read_column::<i64>(row, 0).map_err(SqlFault::into_error)?;
                     let place = usize::try_from(n)
                         .ok()
                         .and_then(|n| found.get_mut(from + n - 1));
-                    *place.ok_or_else(|| damaged("a look-up gave what was not asked for"))? =
-                        found_row(row, 1).map_err(SqlFault::into_error)?;
+                    *place.ok_or_else(|| {
+                        damaged("a lookup returned a row that was not requested")
+                    })? = found_row(row, 1).map_err(SqlFault::into_error)?;
                 }
             }
         }
@@ -358,22 +377,25 @@ impl PostgresStore {
             .await?;
         found
             .first()
-            .map(|row| column(row, 0))
+            .map(|row| read_column(row, 0))
             .transpose()
             .map_err(SqlFault::into_error)
     }
 
     /// Returns, per requested id, true if the statement returned the id.
-    fn among(rows: &[tokio_postgres::Row], ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
+    fn which_returned(
+        rows: &[tokio_postgres::Row],
+        ids: &[TokenId],
+    ) -> Result<Vec<bool>, StoreError> {
         let found: Result<HashSet<TokenId>, SqlFault> = rows
             .iter()
-            .map(|row| Ok(TokenId(rows::key(row, 0)?)))
+            .map(|row| Ok(TokenId(rows::read_key(row, 0)?)))
             .collect();
         let found = found.map_err(SqlFault::into_error)?;
         Ok(ids.iter().map(|id| found.contains(id)).collect())
     }
 
-    async fn job<const N: usize>(
+    async fn run_job<const N: usize>(
         &self,
         sql: &'static str,
         map: MapId,
@@ -382,27 +404,25 @@ impl PostgresStore {
         times: [i64; N],
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
-        let work = move |store: Self, deadline| async move {
-            let (app, collection) = rows::numbers(map)?;
-            let (after, look) = (behind(&after), limit.clamp(1, LOOK_MAX));
-            let count = look as i64;
-            let mut params: Vec<&(dyn ToSql + Sync)> = vec![&app, &collection, &after, &count];
-            params.extend(times.iter().map(|time| time as &(dyn ToSql + Sync)));
-            let rows = store
-                .query_by(deadline, &store.shared.slow, dry_run, sql, &params)
-                .await?;
-            let row = rows
-                .first()
-                .ok_or_else(|| damaged("a count gave nothing"))?;
-            let read = || {
-                Ok(Page {
-                    found: column::<i64>(row, 2)?.try_into().unwrap_or(0),
-                    next: edge(row, 0, look)?,
-                })
-            };
-            read().map_err(SqlFault::into_error)
-        };
-        self.in_turn(&self.shared.walks, work).await
+        self.run_with_permit(
+            &self.shared.walks,
+            move |store: Self, deadline| async move {
+                let (app, collection) = rows::map_numbers(map)?;
+                let after = start_after(&after);
+                let look = limit.clamp(1, LOOK_MAX);
+                let count = look as i64;
+                let mut params: Vec<&(dyn ToSql + Sync)> = vec![&app, &collection, &after, &count];
+                params.extend(times.iter().map(|time| time as &(dyn ToSql + Sync)));
+                let rows = store
+                    .query_by(deadline, &store.shared.slow, dry_run, sql, &params)
+                    .await?;
+                let row = rows
+                    .first()
+                    .ok_or_else(|| damaged("a count returned no row"))?;
+                read_count(row, look).map_err(SqlFault::into_error)
+            },
+        )
+        .await
     }
 
     /// Changes rows by their ids, which are in `$1` to `$3`.
@@ -415,18 +435,21 @@ impl PostgresStore {
         repeatable: bool,
     ) -> Result<Vec<bool>, StoreError> {
         let ids = ids.to_vec();
-        let work = move |store: Self, deadline| async move {
-            let (app, collection) = rows::numbers(map)?;
-            let keys: Vec<&[u8]> = ids.iter().map(|id| id.0.as_slice()).collect();
-            let mut params: Vec<&(dyn ToSql + Sync)> = vec![&app, &collection, &keys];
-            params.extend(times.iter().map(|time| time as &(dyn ToSql + Sync)));
-            let lane = store.shared.writers.take(deadline).await?;
-            let rows = store
-                .query_by(deadline, &lane, repeatable, sql, &params)
-                .await?;
-            Self::among(&rows, &ids)
-        };
-        self.in_turn(&self.shared.changes, work).await
+        self.run_with_permit(
+            &self.shared.changes,
+            move |store: Self, deadline| async move {
+                let (app, collection) = rows::map_numbers(map)?;
+                let keys: Vec<&[u8]> = ids.iter().map(|id| id.0.as_slice()).collect();
+                let mut params: Vec<&(dyn ToSql + Sync)> = vec![&app, &collection, &keys];
+                params.extend(times.iter().map(|time| time as &(dyn ToSql + Sync)));
+                let connection = store.shared.writers.lease(deadline).await?;
+                let rows = store
+                    .query_by(deadline, &connection, repeatable, sql, &params)
+                    .await?;
+                Self::which_returned(&rows, &ids)
+            },
+        )
+        .await
     }
 }
 
@@ -434,17 +457,19 @@ impl PostgresStore {
 impl TokenStore for PostgresStore {
     async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>> {
         // Runs in a separate task, because a write that is cancelled midway costs a connection.
-        let write = |groups: Vec<Group>| {
-            let shared = Arc::clone(&self.shared);
-            async move { write::write(&shared, now, &groups).await }
-        };
-        let failed = || Err(StoreError::Unavailable("a write failed".into()));
-        citus::by_app(
+        citus::run_by_app(
             self.shared.is_distributed,
             groups,
             |group| group.map.app,
-            write,
-            failed,
+            |groups: Vec<Group>| {
+                let shared = Arc::clone(&self.shared);
+                async move { write::write_groups(&shared, now, &groups).await }
+            },
+            || {
+                Err(StoreError::Unavailable(
+                    "a task of a write ended early".into(),
+                ))
+            },
         )
         .await
     }
@@ -485,7 +510,7 @@ impl TokenStore for PostgresStore {
             EXPIRE,
             map,
             ids,
-            [Some(seconds(now)), expires.map(seconds)],
+            [Some(db_seconds(now)), expires.map(db_seconds)],
             repeatable,
         )
         .await
@@ -499,33 +524,38 @@ impl TokenStore for PostgresStore {
         limit: usize,
     ) -> Result<Page<Vec<Row>>, StoreError> {
         let filter = filter.clone();
-        let work = move |store: Self, deadline| async move {
-            let (app, collection) = rows::numbers(map)?;
-            let is_plain =
-                filter.tag.is_none() && filter.expired_before.is_none() && !filter.archived;
-            let look = if is_plain {
-                limit.clamp(1, LOOK_MAX)
-            } else {
-                LOOK_MAX
-            };
-            let (after, before) = (behind(&after), filter.expired_before.map(seconds));
-            let (looks, limits) = (look as i64, limit.clamp(1, LOOK_MAX) as i64);
-            let params: [&(dyn ToSql + Sync); 8] = [
-                &app,
-                &collection,
-                &after,
-                &looks,
-                &filter.archived,
-                &filter.tag,
-                &before,
-                &limits,
-            ];
-            let lines = store
-                .query_by(deadline, &store.shared.slow, true, LIST, &params)
-                .await?;
-            listed(&lines, look, limit).map_err(SqlFault::into_error)
-        };
-        self.in_turn(&self.shared.walks, work).await
+        self.run_with_permit(
+            &self.shared.walks,
+            move |store: Self, deadline| async move {
+                let (app, collection) = rows::map_numbers(map)?;
+                let is_plain =
+                    filter.tag.is_none() && filter.expired_before.is_none() && !filter.archived;
+                let look = if is_plain {
+                    limit.clamp(1, LOOK_MAX)
+                } else {
+                    LOOK_MAX
+                };
+                let after = start_after(&after);
+                let before = filter.expired_before.map(db_seconds);
+                let looks = look as i64;
+                let limits = limit.clamp(1, LOOK_MAX) as i64;
+                let params: [&(dyn ToSql + Sync); 8] = [
+                    &app,
+                    &collection,
+                    &after,
+                    &looks,
+                    &filter.archived,
+                    &filter.tag,
+                    &before,
+                    &limits,
+                ];
+                let lines = store
+                    .query_by(deadline, &store.shared.slow, true, LIST, &params)
+                    .await?;
+                build_list_page(&lines, look, limit).map_err(SqlFault::into_error)
+            },
+        )
+        .await
     }
 
     async fn archive(
@@ -538,12 +568,12 @@ impl TokenStore for PostgresStore {
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
         let sql = if dry_run { COUNT_EXPIRED } else { ARCHIVE };
-        self.job(
+        self.run_job(
             sql,
             map,
             after,
             limit,
-            [seconds(expired_before), seconds(now)],
+            [db_seconds(expired_before), db_seconds(now)],
             dry_run,
         )
         .await
@@ -558,8 +588,15 @@ impl TokenStore for PostgresStore {
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
         let sql = if dry_run { COUNT_ARCHIVED } else { PRUNE };
-        self.job(sql, map, after, limit, [seconds(archived_before)], dry_run)
-            .await
+        self.run_job(
+            sql,
+            map,
+            after,
+            limit,
+            [db_seconds(archived_before)],
+            dry_run,
+        )
+        .await
     }
 
     async fn sweep(
@@ -572,16 +609,16 @@ impl TokenStore for PostgresStore {
     ) -> Result<Page<u64>, StoreError> {
         match sweep {
             Sweep::Archive { expired_before } => {
-                let times = [seconds(expired_before), seconds(now)];
-                self.job(SWEEP_EXPIRED, map, after, limit, times, false)
+                let times = [db_seconds(expired_before), db_seconds(now)];
+                self.run_job(SWEEP_EXPIRED, map, after, limit, times, false)
                     .await
             }
             Sweep::Prune { archived_before } => {
-                let times = [seconds(archived_before), seconds(now)];
-                self.job(SWEEP_ARCHIVED, map, after, limit, times, false)
+                let times = [db_seconds(archived_before), db_seconds(now)];
+                self.run_job(SWEEP_ARCHIVED, map, after, limit, times, false)
                     .await
             }
-            Sweep::Erase => self.job(SWEEP_ALL, map, after, limit, [], false).await,
+            Sweep::Erase => self.run_job(SWEEP_ALL, map, after, limit, [], false).await,
         }
     }
 
@@ -632,19 +669,22 @@ impl TokenStore for PostgresStore {
     }
 
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
-        let work = move |store: Self, deadline| async move {
-            let (app, collection) = after.map_or(Ok((-1, -1)), rows::numbers)?;
-            let params: [&(dyn ToSql + Sync); 2] = [&app, &collection];
-            let found = store
-                .query_by(deadline, &store.shared.slow, true, NEXT_MAP, &params)
-                .await?;
-            found
-                .first()
-                .map(|row| rows::map(row, 0))
-                .transpose()
-                .map_err(SqlFault::into_error)
-        };
-        self.in_turn(&self.shared.walks, work).await
+        self.run_with_permit(
+            &self.shared.walks,
+            move |store: Self, deadline| async move {
+                let (app, collection) = after.map_or(Ok((-1, -1)), rows::map_numbers)?;
+                let params: [&(dyn ToSql + Sync); 2] = [&app, &collection];
+                let found = store
+                    .query_by(deadline, &store.shared.slow, true, NEXT_MAP, &params)
+                    .await?;
+                found
+                    .first()
+                    .map(|row| rows::read_map(row, 0))
+                    .transpose()
+                    .map_err(SqlFault::into_error)
+            },
+        )
+        .await
     }
 
     async fn scan(
@@ -652,38 +692,44 @@ impl TokenStore for PostgresStore {
         after: Option<(MapId, TokenId)>,
         limit: usize,
     ) -> Result<Vec<(MapId, Row)>, StoreError> {
-        let work = move |store: Self, deadline| async move {
-            let (mut app, mut collection) =
-                after.map_or(Ok((-1, -1)), |(map, _)| rows::numbers(map))?;
-            let mut id: &[u8] = after.as_ref().map_or(&[], |(_, id)| &id.0);
-            let (limit, bytes) = (limit.clamp(1, LOOK_MAX) as i64, SCAN_BYTES as i64);
-            let read = |row| -> Result<(MapId, Row), SqlFault> {
-                Ok((rows::map(row, 0)?, rows::read(row, 2)?))
-            };
-            loop {
-                let params: [&(dyn ToSql + Sync); 5] = [&app, &collection, &id, &limit, &bytes];
-                let found = store
-                    .query_by(deadline, &store.shared.slow, true, SCAN, &params)
-                    .await?;
-                if !found.is_empty() || !store.shared.is_distributed {
-                    return found
-                        .iter()
-                        .map(|row| read(row).map_err(SqlFault::into_error))
-                        .collect();
+        self.run_with_permit(
+            &self.shared.walks,
+            move |store: Self, deadline| async move {
+                let (mut app, mut collection) =
+                    after.map_or(Ok((-1, -1)), |(map, _)| rows::map_numbers(map))?;
+                let mut id: &[u8] = after.as_ref().map_or(&[], |(_, id)| &id.0);
+                let limit = limit.clamp(1, LOOK_MAX) as i64;
+                let bytes = SCAN_BYTES as i64;
+                loop {
+                    let params: [&(dyn ToSql + Sync); 5] = [&app, &collection, &id, &limit, &bytes];
+                    let found = store
+                        .query_by(deadline, &store.shared.slow, true, SCAN, &params)
+                        .await?;
+                    if !found.is_empty() || !store.shared.is_distributed {
+                        return found
+                            .iter()
+                            .map(|row| rows::read_pair(row, 0).map_err(SqlFault::into_error))
+                            .collect();
+                    }
+                    // The scan covered a single app, which has no more rows.
+                    let Some(next) = store.next_app(deadline, NEXT_MAP, app).await? else {
+                        return Ok(Vec::new());
+                    };
+                    (app, collection, id) = (next, -1, &[]);
                 }
-                // The scan covered a single app, which has no more rows.
-                let Some(next) = store.next_app(deadline, NEXT_MAP, app).await? else {
-                    return Ok(Vec::new());
-                };
-                (app, collection, id) = (next, -1, &[]);
-            }
-        };
-        self.in_turn(&self.shared.walks, work).await
+            },
+        )
+        .await
     }
 
     async fn put(&self, rows: &[(MapId, Row)]) -> Result<(), StoreError> {
-        let (shared, rows) = (Arc::clone(&self.shared), rows.to_vec());
-        let put = tokio::spawn(async move { bulk_import::put(&shared, &rows).await }).await;
-        put.unwrap_or_else(|_| Err(StoreError::Unavailable("a write failed".into())))
+        let shared = Arc::clone(&self.shared);
+        let rows = rows.to_vec();
+        let put = tokio::spawn(async move { bulk_import::import_rows(&shared, &rows).await }).await;
+        put.unwrap_or_else(|_| {
+            Err(StoreError::Unavailable(
+                "a task of a write ended early".into(),
+            ))
+        })
     }
 }

@@ -15,10 +15,10 @@ impl<'a> TransactionGuard<'a> {
 
     /// Ends the transaction. A failed transaction is rolled back; a successful one has already
     /// committed.
-    pub(super) async fn end<T>(mut self, call: &Query<'_>, outcome: &Result<T, SqlFault>) {
+    pub(super) async fn end<T>(mut self, query: &Query<'_>, outcome: &Result<T, SqlFault>) {
         if let (Err(_), Some(session)) = (outcome, self.0)
-            && call
-                .bound(session, session.batch("ROLLBACK"))
+            && query
+                .run_until_deadline(session, session.batch_execute("ROLLBACK"))
                 .await
                 .is_err()
         {
@@ -31,7 +31,7 @@ impl<'a> TransactionGuard<'a> {
 impl Drop for TransactionGuard<'_> {
     fn drop(&mut self) {
         if let Some(session) = self.0 {
-            session.condemn();
+            session.abandon();
         }
     }
 }

@@ -16,7 +16,7 @@ use sealwire_store::{StoreError, part_of};
 const PAUSE_MIN: Duration = Duration::from_millis(25);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Maximum number of retries of a request after conflicts with other transactions.
-const CLASHES_MAX: u32 = 10;
+const CONFLICT_RETRIES_MAX: u32 = 10;
 
 /// A dedicated connection, or the attempts to open it. Dropping this value closes the connection.
 pub(super) struct DedicatedConnection {
@@ -38,7 +38,7 @@ impl DedicatedConnection {
             Instant::now(),
             "not connected yet".into(),
         ));
-        let task = tokio::spawn(keep(Arc::clone(settings), sender)).abort_handle();
+        let task = tokio::spawn(run_connection(Arc::clone(settings), sender)).abort_handle();
         Self {
             state,
             task,
@@ -46,31 +46,36 @@ impl DedicatedConnection {
         }
     }
 
+    /// Starts `count` connections.
+    pub(super) fn start_many(settings: &Arc<Settings>, count: usize) -> Vec<Self> {
+        (0..count).map(|_| Self::start(settings)).collect()
+    }
+
     pub(super) fn is_up(&self) -> bool {
-        matches!(&*self.state.borrow(), WorkerState::Up(session) if !session.is_condemned())
+        matches!(&*self.state.borrow(), WorkerState::Up(session) if !session.is_abandoned())
     }
 
     /// Starts a request on this connection, with the default timeout.
-    pub(super) fn call(&self, repeatable: bool) -> Query<'_> {
-        self.call_by(Instant::now() + self.timeout, repeatable)
+    pub(super) fn start_query(&self, repeatable: bool) -> Query<'_> {
+        self.start_query_by(Instant::now() + self.timeout, repeatable)
     }
 
     /// Starts a request on this connection, with a deadline.
-    pub(super) fn call_by(&self, deadline: Instant, repeatable: bool) -> Query<'_> {
+    pub(super) fn start_query_by(&self, deadline: Instant, repeatable: bool) -> Query<'_> {
         Query {
-            lane: self,
+            connection: self,
             deadline,
             repeatable,
             session: None,
             stale: false,
-            clashes: 0,
+            conflict_retries: 0,
             lost: false,
         }
     }
 
     /// Returns the connection, unless it is `broken`. Fails immediately if the database has been
     /// away for longer than the request timeout.
-    async fn session(
+    async fn wait_for_session(
         &self,
         broken: Option<&Arc<Session>>,
         deadline: Instant,
@@ -79,7 +84,7 @@ impl DedicatedConnection {
         loop {
             let (until, why) = match &*state.borrow_and_update() {
                 WorkerState::Up(session)
-                    if !session.is_condemned()
+                    if !session.is_abandoned()
                         && broken.is_none_or(|broken| !Arc::ptr_eq(session, broken)) =>
                 {
                     return Ok(Arc::clone(session));
@@ -89,6 +94,7 @@ impl DedicatedConnection {
                     (deadline.min(*since + self.timeout), Arc::clone(why))
                 }
             };
+
             match timeout_at(until, state.changed()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return Err(StoreError::Unavailable("the store is closed".into())),
@@ -106,22 +112,22 @@ impl Drop for DedicatedConnection {
 
 /// The attempts of one request, within one deadline.
 pub(super) struct Query<'a> {
-    lane: &'a DedicatedConnection,
+    connection: &'a DedicatedConnection,
     deadline: Instant,
     repeatable: bool,
     session: Option<Arc<Session>>,
     stale: bool,
-    clashes: u32,
+    conflict_retries: u32,
     /// True if an attempt had no response, and so may have taken effect.
     pub(super) lost: bool,
 }
 
 impl Query<'_> {
     /// Returns the connection for the next attempt.
-    pub(super) async fn session(&mut self) -> Result<Arc<Session>, StoreError> {
+    pub(super) async fn next_session(&mut self) -> Result<Arc<Session>, StoreError> {
         let session = self
-            .lane
-            .session(self.session.take().as_ref(), self.deadline)
+            .connection
+            .wait_for_session(self.session.take().as_ref(), self.deadline)
             .await?;
         Ok(session)
     }
@@ -129,7 +135,7 @@ impl Query<'_> {
     /// Awaits an attempt until the deadline of the request. After the deadline the connection is
     /// abandoned, because the running statement would delay later requests. The server's timeout
     /// ends the statement.
-    pub(super) async fn bound<T>(
+    pub(super) async fn run_until_deadline<T>(
         &self,
         session: &Session,
         attempt: impl Future<Output = Result<T, SqlFault>>,
@@ -137,10 +143,10 @@ impl Query<'_> {
         match timeout_at(self.deadline, attempt).await {
             Ok(outcome) => outcome,
             Err(_) => {
-                session.condemn();
+                session.abandon();
                 Err(SqlFault::Lost(format!(
                     "no answer in {} ms",
-                    self.lane.timeout.as_millis()
+                    self.connection.timeout.as_millis()
                 )))
             }
         }
@@ -150,14 +156,14 @@ impl Query<'_> {
     ///
     /// # Errors
     /// The fault itself if the request must not be retried.
-    pub(super) async fn again(
+    pub(super) async fn prepare_retry(
         &mut self,
         session: Arc<Session>,
         fault: SqlFault,
     ) -> Result<(), SqlFault> {
         match &fault {
             SqlFault::Lost(_) => {
-                session.condemn();
+                session.abandon();
                 self.session = Some(session);
                 self.lost = true;
                 if !self.repeatable || Instant::now() >= self.deadline {
@@ -165,30 +171,33 @@ impl Query<'_> {
                 }
             }
             SqlFault::Stale(_) if !self.stale => {
-                session.forget();
+                session.clear_prepared();
                 self.stale = true;
             }
-            SqlFault::Clash(_) if self.clashes < CLASHES_MAX => {
-                self.clashes += 1;
-                sleep(part_of(Duration::from_millis(2) * self.clashes)).await;
+            SqlFault::Conflict(_) if self.conflict_retries < CONFLICT_RETRIES_MAX => {
+                self.conflict_retries += 1;
+                sleep(part_of(Duration::from_millis(2) * self.conflict_retries)).await;
             }
             _ => return Err(fault),
         }
+
         Ok(())
     }
 }
 
 /// Connects, drives the connection until it ends or is abandoned, and starts again, forever.
-async fn keep(settings: Arc<Settings>, state: watch::Sender<WorkerState>) {
-    let (mut target, mut failures) = (0, 0);
+async fn run_connection(settings: Arc<Settings>, state: watch::Sender<WorkerState>) {
+    let mut target = 0;
+    let mut failures = 0;
     loop {
         match Session::open(&settings, &mut target).await {
             Ok((session, link)) => {
-                let (session, since) = (Arc::new(session), Instant::now());
+                let session = Arc::new(session);
+                let since = Instant::now();
                 state.send_replace(WorkerState::Up(Arc::clone(&session)));
                 let why = tokio::select! {
                     ended = link => ended.err().map_or("the server closed the connection".into(), |error| super::sqlstate::describe(&error)),
-                    () = session.condemned() => "given up".into(),
+                    () = session.wait_until_abandoned() => "the connection was abandoned after a timeout or an error".into(),
                 };
                 tracing::info!(%why, "connection to PostgreSQL lost");
                 state.send_replace(WorkerState::Down(Instant::now(), why.into()));
@@ -214,13 +223,14 @@ async fn keep(settings: Arc<Settings>, state: watch::Sender<WorkerState>) {
                 failures += 1;
             }
         }
-        sleep(pause(failures)).await;
+
+        sleep(reconnect_pause(failures)).await;
     }
 }
 
 /// Returns the pause after a number of failures. The pause doubles up to a maximum. Half of it is
 /// random, so that engines do not reconnect all at once.
-pub(super) fn pause(failures: u32) -> Duration {
+pub(super) fn reconnect_pause(failures: u32) -> Duration {
     let whole = PAUSE_MIN
         .saturating_mul(1 << failures.min(10))
         .min(PAUSE_MAX);
@@ -235,7 +245,7 @@ mod tests {
     fn pauses_double_up_to_a_bound() {
         for (failures, ms) in [(0, 25), (1, 50), (3, 200), (6, 1_000), (u32::MAX, 1_000)] {
             let whole = Duration::from_millis(ms);
-            let pauses: Vec<Duration> = (0..100).map(|_| pause(failures)).collect();
+            let pauses: Vec<Duration> = (0..100).map(|_| reconnect_pause(failures)).collect();
             assert!(
                 pauses.iter().all(|it| (whole / 2..=whole).contains(it)),
                 "{failures}: {pauses:?}"

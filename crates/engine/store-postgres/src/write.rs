@@ -6,7 +6,7 @@
 //! lookup ([`NewRowPredictor`]). The statement writes everything or nothing: if an id is taken the
 //! statement fails, and if a holder has expired nothing is inserted.
 //!
-//! In both cases a transaction follows, which reads the existing rows, calls [`plan`] to decide,
+//! In both cases a transaction follows, which reads the existing rows, calls [`plan_writes`] to decide,
 //! and writes the result. A row that names a data subject is written under a lock on the subject's
 //! key, after a check of the version that the row claims. Each group is in one statement or
 //! transaction, so a process that dies midway has written only whole groups.
@@ -21,8 +21,8 @@ use super::Shared;
 use super::batches::Batches;
 use super::bulk_import::{INSERT, insert};
 use super::citus;
-use super::conflict_plan::{ExistingRows, plan};
-use super::rows::{self, Columns, Keys, columns, joined, seconds};
+use super::conflict_plan::{ExistingRows, plan_writes};
+use super::rows::{self, Columns, Keys, columns, db_seconds, join_params};
 use super::session::{Params, Session};
 use super::sqlstate::SqlFault;
 use super::transaction_guard::TransactionGuard;
@@ -110,22 +110,29 @@ pub(super) static ARCHIVE: &str = "UPDATE sealwire.tokens t SET archived = $4, f
         AND t.fingerprint IS NOT NULL AND t.expires <= $4";
 
 /// Implements [`sealwire_store::TokenStore::write`]. Cancelling it midway costs a connection.
-pub(super) async fn write(
+pub(super) async fn write_groups(
     shared: &Shared,
     now: u64,
     groups: &[Group],
 ) -> Vec<Result<Written, StoreError>> {
     let deadline = Instant::now() + shared.timeout;
-    let invalid = groups.iter().map(|group| check(group).err());
+    let invalid = groups.iter().map(|group| check_group(group).err());
     let mut batches = Batches::new(invalid, |at| (groups[at].rows.len(), 0));
-    match shared.writers.take(deadline).await {
+    match shared.writers.lease(deadline).await {
         Err(error) => batches.fail(&error),
-        Ok(lane) => {
+        Ok(connection) => {
             let mut lost = false;
             while let Some(batch) = batches.next() {
                 let chosen: Vec<&Group> = batch.iter().map(|at| &groups[*at]).collect();
-                let written =
-                    write_batch(&lane, &shared.news, deadline, now, &chosen, &mut lost).await;
+                let written = write_batch(
+                    &connection,
+                    &shared.new_row_predictor,
+                    deadline,
+                    now,
+                    &chosen,
+                    &mut lost,
+                )
+                .await;
                 batches.record(
                     batch,
                     written.map(|written| written.into_iter().map(Ok).collect()),
@@ -133,78 +140,86 @@ pub(super) async fn write(
             }
         }
     }
+
     batches.into_results()
 }
 
-fn check(group: &Group) -> Result<(), StoreError> {
-    rows::numbers(group.map)?;
+fn check_group(group: &Group) -> Result<(), StoreError> {
+    rows::map_numbers(group.map)?;
     group.rows.iter().try_for_each(Row::check_times)
 }
 
 /// Writes groups by one statement, or by transactions if there are conflicts, with retries. `lost`
 /// is true if an attempt had no response, so that some of the rows can already exist.
 async fn write_batch(
-    lane: &DedicatedConnection,
-    news: &NewRowPredictor,
+    connection: &DedicatedConnection,
+    new_row_predictor: &NewRowPredictor,
     deadline: Instant,
     now: u64,
     groups: &[&Group],
     lost: &mut bool,
 ) -> Result<Vec<Written>, StoreError> {
-    let mut call = lane.call_by(deadline, true);
-    call.lost = *lost;
-    let written = attempts(&mut call, news, now, groups).await;
-    *lost = call.lost;
+    let mut query = connection.start_query_by(deadline, true);
+    query.lost = *lost;
+    let written = write_with_retries(&mut query, new_row_predictor, now, groups).await;
+    *lost = query.lost;
     written
 }
 
-async fn attempts(
-    call: &mut Query<'_>,
-    news: &NewRowPredictor,
+async fn write_with_retries(
+    query: &mut Query<'_>,
+    new_row_predictor: &NewRowPredictor,
     now: u64,
     groups: &[&Group],
 ) -> Result<Vec<Written>, StoreError> {
-    let mut partly = false;
+    let mut partly_written = false;
     loop {
-        let session = call.session().await?;
-        let trusting = news.expected();
-        match call
-            .bound(&session, merge(&session, now, groups, call.lost, trusting))
+        let session = query.next_session().await?;
+        let assumes_new = new_row_predictor.predicts_new_rows();
+        match query
+            .run_until_deadline(
+                &session,
+                merge_groups(&session, now, groups, query.lost, assumes_new),
+            )
             .await
         {
-            Ok(Merged::Done(answers)) => {
-                if !trusting {
-                    news.saw(groups, &answers);
+            Ok(MergeResult::Done(results)) => {
+                if !assumes_new {
+                    new_row_predictor.record_write(groups, &results);
                 }
-                return Ok(answers);
+                return Ok(results);
             }
-            Ok(Merged::Hindered { partly: some }) => {
-                partly = some;
+            Ok(MergeResult::Conflict {
+                partly_written: some,
+            }) => {
+                partly_written = some;
                 break;
             }
-            Err(SqlFault::Unique) if trusting => news.forget(),
+            Err(SqlFault::Unique) if assumes_new => new_row_predictor.reset(),
             Err(SqlFault::Unique) => break,
-            Err(fault) => call
-                .again(session, fault)
+            Err(fault) => query
+                .prepare_retry(session, fault)
                 .await
                 .map_err(SqlFault::into_error)?,
         }
     }
-    let mut answers: Vec<Option<Written>> = vec![None; groups.len()];
-    while let Some(left) = left(&answers) {
+
+    let mut results: Vec<Option<Written>> = vec![None; groups.len()];
+    while let Some(left) = pending_groups(&results) {
         let chosen: Vec<&Group> = left.iter().map(|at| groups[*at]).collect();
-        let written = transact(call, now, &chosen, partly).await?;
+        let written = write_with_transactions(query, now, &chosen, partly_written).await?;
         left.iter()
             .zip(written)
-            .for_each(|(at, written)| answers[*at] = written);
+            .for_each(|(at, written)| results[*at] = written);
     }
-    Ok(answers.into_iter().flatten().collect())
+
+    Ok(results.into_iter().flatten().collect())
 }
 
 /// Returns the groups without a result, if any.
-fn left(answers: &[Option<Written>]) -> Option<Vec<usize>> {
-    let left: Vec<usize> = (0..answers.len())
-        .filter(|at| answers[*at].is_none())
+fn pending_groups(results: &[Option<Written>]) -> Option<Vec<usize>> {
+    let left: Vec<usize> = (0..results.len())
+        .filter(|at| results[*at].is_none())
         .collect();
     (!left.is_empty()).then_some(left)
 }
@@ -223,15 +238,18 @@ const NEW_IN_A_ROW: u32 = 16;
 pub(super) struct NewRowPredictor(AtomicU32);
 
 impl NewRowPredictor {
-    pub(super) fn expected(&self) -> bool {
+    pub(super) fn predicts_new_rows(&self) -> bool {
         self.0.load(Relaxed) >= NEW_IN_A_ROW
     }
 
     /// Records the result of a write with the lookup. Groups without fingerprints do not count.
-    fn saw(&self, groups: &[&Group], answers: &[Written]) {
-        let known = |answer: &Written| matches!(answer, Written::Done(rows) if rows.iter().any(Option::is_some));
-        if answers.iter().any(known) {
-            self.forget();
+    fn record_write(&self, groups: &[&Group], results: &[Written]) {
+        let found_rows = results.iter().any(|result| match result {
+            Written::Done(rows) => rows.iter().any(Option::is_some),
+            _ => false,
+        });
+        if found_rows {
+            self.reset();
         } else if groups
             .iter()
             .flat_map(|group| &group.rows)
@@ -241,17 +259,17 @@ impl NewRowPredictor {
         }
     }
 
-    fn forget(&self) {
+    fn reset(&self) {
         self.0.store(0, Relaxed);
     }
 }
 
 /// Result of the single statement.
-enum Merged {
+enum MergeResult {
     Done(Vec<Written>),
     /// The statement found a conflict. Some rows may have been written.
-    Hindered {
-        partly: bool,
+    Conflict {
+        partly_written: bool,
     },
 }
 
@@ -266,12 +284,13 @@ struct WriteInput<'a> {
 impl<'a> WriteInput<'a> {
     /// Collects the rows with each fingerprint once. Returns `None` if groups share an id, or share
     /// the fingerprint of a row that is already expired.
-    fn of(now: u64, groups: &[&'a Group]) -> Option<Self> {
+    fn from_groups(now: u64, groups: &[&'a Group]) -> Option<Self> {
         let rows = groups.iter().map(|group| group.rows.len()).sum();
         let mut input = Self {
             rows: Vec::with_capacity(rows),
             places: Vec::with_capacity(groups.len()),
         };
+
         let mut prints: HashMap<(MapId, Fingerprint), usize> = HashMap::with_capacity(rows);
         let mut ids: HashSet<(MapId, TokenId)> = HashSet::with_capacity(rows);
         for group in groups {
@@ -292,18 +311,22 @@ impl<'a> WriteInput<'a> {
                 prints.extend(print.map(|print| (print, input.rows.len())));
                 input.rows.push((group.map, row));
             }
+
             input.places.push(places);
         }
-        Some(input.sorted())
+
+        Some(input.sort())
     }
 
     /// Sorts by map and fingerprint, so that concurrent writers of the same fingerprints wait for
     /// each other and do not deadlock.
-    fn sorted(mut self) -> Self {
-        let key =
-            |(map, row): &(MapId, &Row)| (*map, row.fingerprint.is_none(), row.fingerprint, row.id);
+    fn sort(mut self) -> Self {
         let mut order: Vec<usize> = (0..self.rows.len()).collect();
-        order.sort_unstable_by_key(|at| key(&self.rows[*at]));
+        order.sort_unstable_by_key(|at| {
+            let (map, row) = self.rows[*at];
+            (map, row.fingerprint.is_none(), row.fingerprint, row.id)
+        });
+
         let mut place = vec![0; order.len()];
         order
             .iter()
@@ -317,19 +340,37 @@ impl<'a> WriteInput<'a> {
         self
     }
 
-    /// Returns the result of each group. `held` has the existing holders by row position. `again`
-    /// is defined as in [`plan`].
-    fn answers(&self, held: &HashMap<usize, Row>, again: bool) -> Vec<Written> {
-        let known = |(at, itself): &(usize, bool)| match held.get(at) {
-            Some(holder) if again && *itself && holder.id == self.rows[*at].1.id => None,
-            Some(holder) => Some(holder.clone()),
-            None if *itself => None,
-            None => Some(self.rows[*at].1.clone()),
-        };
+    /// Returns the result of each group. `held` has the existing holders by row position.
+    /// `is_retry` is defined as in [`plan_writes`].
+    fn group_results(&self, held: &HashMap<usize, Row>, is_retry: bool) -> Vec<Written> {
         self.places
             .iter()
-            .map(|places| Written::Done(places.iter().map(known).collect()))
+            .map(|places| {
+                let known = places
+                    .iter()
+                    .map(|(at, itself)| self.known_row(*at, *itself, held.get(at), is_retry));
+                Written::Done(known.collect())
+            })
             .collect()
+    }
+
+    /// Returns the row whose token the client gets, or `None` if its own row was written. `holder`
+    /// is the existing holder for the row at position `at`, and `itself` is true if that row is the
+    /// client's row.
+    fn known_row(
+        &self,
+        at: usize,
+        itself: bool,
+        holder: Option<&Row>,
+        is_retry: bool,
+    ) -> Option<Row> {
+        let row = self.rows[at].1;
+        match holder {
+            Some(holder) if is_retry && itself && holder.id == row.id => None,
+            Some(holder) => Some(holder.clone()),
+            None if itself => None,
+            None => Some(row.clone()),
+        }
     }
 }
 
@@ -338,7 +379,7 @@ type Claims = BTreeMap<(MapId, SubjectId), u64>;
 
 /// Returns the claims of all rows. Returns `None` if a claim can never hold, or if two claims
 /// contradict each other.
-fn claims(groups: &[&Group]) -> Option<Claims> {
+fn collect_claims(groups: &[&Group]) -> Option<Claims> {
     let mut claims = Claims::new();
     for group in groups {
         for (subject, version) in group.rows.iter().filter_map(Row::claim) {
@@ -350,78 +391,94 @@ fn claims(groups: &[&Group]) -> Option<Claims> {
             }
         }
     }
+
     Some(claims)
 }
 
-/// Writes groups in one statement and one round trip, unless a conflict exists. `trusting` skips
+/// Writes groups in one statement and one round trip, unless a conflict exists. `assumes_new` skips
 /// the lookup of fingerprint holders.
-async fn merge(
+async fn merge_groups(
     session: &Session,
     now: u64,
     groups: &[&Group],
-    again: bool,
-    trusting: bool,
-) -> Result<Merged, SqlFault> {
-    let Some((input, claims)) = WriteInput::of(now, groups).zip(claims(groups)) else {
-        return Ok(Merged::Hindered { partly: false });
+    is_retry: bool,
+    assumes_new: bool,
+) -> Result<MergeResult, SqlFault> {
+    let Some((input, claims)) = WriteInput::from_groups(now, groups).zip(collect_claims(groups))
+    else {
+        return Ok(MergeResult::Conflict {
+            partly_written: false,
+        });
     };
     if input.rows.is_empty() {
-        return Ok(Merged::Done(input.answers(&HashMap::new(), again)));
+        return Ok(MergeResult::Done(
+            input.group_results(&HashMap::new(), is_retry),
+        ));
     }
-    let columns = Columns::of(input.rows.iter().copied()).map_err(refused)?;
+
+    let columns = Columns::from_rows(input.rows.iter().copied()).map_err(invalid_fault)?;
     if claims.is_empty()
-        && (trusting || input.rows.iter().all(|(_, row)| row.fingerprint.is_none()))
+        && (assumes_new || input.rows.iter().all(|(_, row)| row.fingerprint.is_none()))
     {
-        citus::insert(session, INSERT, &columns.params(), columns.apps()).await?;
-        return Ok(Merged::Done(input.answers(&HashMap::new(), again)));
+        citus::insert_rows(session, INSERT, &columns.params(), columns.apps()).await?;
+        return Ok(MergeResult::Done(
+            input.group_results(&HashMap::new(), is_retry),
+        ));
     }
     if session.is_distributed() {
         // On distributed tables only a transaction can lock subject keys.
         return match claims.is_empty() {
-            true => merge_apart(session, now, &input, again).await,
-            false => Ok(Merged::Hindered { partly: false }),
+            true => merge_apart(session, now, &input, is_retry).await,
+            false => Ok(MergeResult::Conflict {
+                partly_written: false,
+            }),
         };
     }
-    let at = seconds(now);
+
+    let at = db_seconds(now);
     let now_param: Params<'_> = &[&at];
     let found = if claims.is_empty() {
         session
-            .query(MERGE, &joined(&[&columns.params(), now_param]))
+            .query(MERGE, &join_params(&[&columns.params(), now_param]))
             .await?
     } else {
-        let (mut keys, mut versions) = (Keys::default(), Vec::with_capacity(claims.len()));
+        let mut keys = Keys::default();
+        let mut versions = Vec::with_capacity(claims.len());
         for ((map, subject), version) in &claims {
-            keys.push(*map, &subject.0).map_err(refused)?;
+            keys.push(*map, &subject.0).map_err(invalid_fault)?;
             versions.push(i64::try_from(*version).unwrap_or(i64::MAX));
         }
         let versions: Params<'_> = &[&versions];
         session
             .query(
                 MERGE_CLAIMED,
-                &joined(&[&columns.params(), now_param, &keys.params(), versions]),
+                &join_params(&[&columns.params(), now_param, &keys.params(), versions]),
             )
             .await?
     };
+
     let mut held = HashMap::new();
-    let (mut written, mut permitted) = (0, true);
+    let mut written = 0;
+    let mut permitted = true;
     for row in &found {
-        written = usize::try_from(rows::column::<i64>(row, 0)?).unwrap_or(0);
-        permitted = rows::column(row, 1)?;
-        if let Some(n) = rows::column::<Option<i64>>(row, 2)? {
+        written = usize::try_from(rows::read_column::<i64>(row, 0)?).unwrap_or(0);
+        permitted = rows::read_column(row, 1)?;
+        if let Some(n) = rows::read_column::<Option<i64>>(row, 2)? {
             held.insert(
                 usize::try_from(n).unwrap_or(0).saturating_sub(1),
-                rows::read(row, 3)?,
+                rows::read_row(row, 3)?,
             );
         }
     }
+
     if permitted
         && held.values().all(|row| row.is_live(now))
         && held.len() + written == columns.len()
     {
-        return Ok(Merged::Done(input.answers(&held, again)));
+        return Ok(MergeResult::Done(input.group_results(&held, is_retry)));
     }
-    Ok(Merged::Hindered {
-        partly: written > 0,
+    Ok(MergeResult::Conflict {
+        partly_written: written > 0,
     })
 }
 
@@ -432,26 +489,33 @@ async fn merge_apart(
     session: &Session,
     now: u64,
     input: &WriteInput<'_>,
-    again: bool,
-) -> Result<Merged, SqlFault> {
-    let (mut prints, mut places) = (Keys::default(), HashMap::new());
+    is_retry: bool,
+) -> Result<MergeResult, SqlFault> {
+    let mut prints = Keys::default();
+    let mut places = HashMap::new();
     for (at, (map, row)) in input.rows.iter().enumerate() {
         if let Some(print) = &row.fingerprint {
-            prints.push(*map, &print.0).map_err(refused)?;
+            prints.push(*map, &print.0).map_err(invalid_fault)?;
             places.insert((*map, *print), at);
         }
     }
+
     let mut held = HashMap::new();
     for line in &session.query(HOLDERS, &prints.params()).await? {
-        let (map, holder) = (rows::map(line, 0)?, rows::read(line, 2)?);
+        let map = rows::read_map(line, 0)?;
+        let holder = rows::read_row(line, 2)?;
         if !holder.is_live(now) {
-            return Ok(Merged::Hindered { partly: false });
+            return Ok(MergeResult::Conflict {
+                partly_written: false,
+            });
         }
+
         let at = holder
             .fingerprint
             .and_then(|print| places.get(&(map, print)));
-        held.insert(*at.ok_or_else(rows::unfit)?, holder);
+        held.insert(*at.ok_or_else(rows::row_fault)?, holder);
     }
+
     let free = input
         .rows
         .iter()
@@ -460,34 +524,36 @@ async fn merge_apart(
         .map(|(_, row)| *row);
     let free: Vec<_> = free.collect();
     if !free.is_empty() {
-        let columns = Columns::of(free).map_err(refused)?;
-        citus::insert(session, INSERT, &columns.params(), columns.apps()).await?;
+        let columns = Columns::from_rows(free).map_err(invalid_fault)?;
+        citus::insert_rows(session, INSERT, &columns.params(), columns.apps()).await?;
     }
-    Ok(Merged::Done(input.answers(&held, again)))
+
+    Ok(MergeResult::Done(input.group_results(&held, is_retry)))
 }
 
 /// Writes groups in a transaction. Returns no result for groups that must be written after the
 /// other groups.
-async fn transact(
-    call: &mut Query<'_>,
+async fn write_with_transactions(
+    query: &mut Query<'_>,
     now: u64,
     groups: &[&Group],
-    partly: bool,
+    partly_written: bool,
 ) -> Result<Vec<Option<Written>>, StoreError> {
     loop {
-        let session = call.session().await?;
-        let open = TransactionGuard::new(&session);
-        let outcome = call
-            .bound(
+        let session = query.next_session().await?;
+        let guard = TransactionGuard::new(&session);
+        let outcome = query
+            .run_until_deadline(
                 &session,
-                transaction(&session, now, groups, partly || call.lost),
+                run_transaction(&session, now, groups, partly_written || query.lost),
             )
             .await;
-        open.end(call, &outcome).await;
+        guard.end(query, &outcome).await;
         match outcome {
-            Ok(answers) => return Ok(answers),
+            Ok(results) => return Ok(results),
             Err(fault) => {
-                call.again(session, fault)
+                query
+                    .prepare_retry(session, fault)
                     .await
                     .map_err(SqlFault::into_error)?;
             }
@@ -495,13 +561,14 @@ async fn transact(
     }
 }
 
-async fn transaction(
+async fn run_transaction(
     session: &Session,
     now: u64,
     groups: &[&Group],
-    again: bool,
+    is_retry: bool,
 ) -> Result<Vec<Option<Written>>, SqlFault> {
-    let (mut prints, mut ids) = (Keys::default(), Keys::default());
+    let mut prints = Keys::default();
+    let mut ids = Keys::default();
     for group in groups {
         for row in &group.rows {
             let pushed = row
@@ -510,9 +577,10 @@ async fn transaction(
                 .map_or(Ok(()), |print| prints.push(group.map, &print.0));
             pushed
                 .and_then(|()| ids.push(group.map, &row.id.0))
-                .map_err(refused)?;
+                .map_err(invalid_fault)?;
         }
     }
+
     let claimed = groups.iter().flat_map(|group| {
         let map = MapId::of_subjects(group.map.app);
         group
@@ -525,9 +593,10 @@ async fn transaction(
     claimed
         .iter()
         .try_for_each(|(map, subject)| subjects.push(*map, &subject.0))
-        .map_err(refused)?;
-    let (subject_params, holder_params, id_params) =
-        (subjects.params(), prints.params(), ids.params());
+        .map_err(invalid_fault)?;
+    let subject_params = subjects.params();
+    let holder_params = prints.params();
+    let id_params = ids.params();
     let lock = async {
         if claimed.is_empty() {
             Ok(Vec::new())
@@ -535,58 +604,69 @@ async fn transaction(
             session.query(SUBJECT_KEYS, &subject_params).await
         }
     };
+
     let ((), keys, holders, taken) = tokio::try_join!(
         biased;
-        session.batch("BEGIN"),
+        session.batch_execute("BEGIN"),
         lock,
         session.query(HOLDERS, &holder_params),
         session.query(IDS, &id_params)
     )?;
-    let there = there(&keys, &holders, &taken)?;
-    let plan = plan(now, groups, there, again);
-    archive(session, now, &plan.archive).await?;
+    let existing = read_existing_rows(&keys, &holders, &taken)?;
+    let plan = plan_writes(now, groups, existing, is_retry);
+    archive_holders(session, now, &plan.archive).await?;
     if !plan.insert.is_empty() {
-        let columns = Columns::of(plan.insert).map_err(refused)?;
-        let count = citus::insert(session, INSERT_FREE, &columns.params(), columns.apps()).await?;
+        let columns = Columns::from_rows(plan.insert).map_err(invalid_fault)?;
+        let count =
+            citus::insert_rows(session, INSERT_FREE, &columns.params(), columns.apps()).await?;
         if count != columns.len() as u64 {
-            return Err(overtaken());
+            return Err(conflict_fault());
         }
     }
-    session.batch("COMMIT").await?;
-    Ok(plan.answers)
+
+    session.batch_execute("COMMIT").await?;
+    Ok(plan.results)
 }
 
 /// Combines the results of three lookups.
-fn there(
+fn read_existing_rows(
     keys: &[tokio_postgres::Row],
     holders: &[tokio_postgres::Row],
     taken: &[tokio_postgres::Row],
 ) -> Result<ExistingRows, SqlFault> {
-    let mut there = ExistingRows::default();
+    let mut existing = ExistingRows::default();
     for row in keys {
-        let version = u64::try_from(rows::column::<i64>(row, 3)?).unwrap_or(0);
-        there.subjects.insert(
-            (rows::map(row, 0)?.app, SubjectId(rows::key(row, 2)?)),
+        let version = u64::try_from(rows::read_column::<i64>(row, 3)?).unwrap_or(0);
+        existing.subjects.insert(
+            (
+                rows::read_map(row, 0)?.app,
+                SubjectId(rows::read_key(row, 2)?),
+            ),
             version,
         );
     }
+
     for row in holders {
-        let (map, holder) = (rows::map(row, 0)?, rows::read(row, 2)?);
+        let map = rows::read_map(row, 0)?;
+        let holder = rows::read_row(row, 2)?;
         if let Some(print) = holder.fingerprint {
-            there.holders.insert((map, print), holder);
+            existing.holders.insert((map, print), holder);
         }
     }
+
     for row in taken {
-        let sealed = bytes::Bytes::copy_from_slice(rows::column(row, 3)?);
-        there
-            .ids
-            .insert((rows::map(row, 0)?, TokenId(rows::key(row, 2)?)), sealed);
+        let sealed = bytes::Bytes::copy_from_slice(rows::read_column(row, 3)?);
+        existing.ids.insert(
+            (rows::read_map(row, 0)?, TokenId(rows::read_key(row, 2)?)),
+            sealed,
+        );
     }
-    Ok(there)
+
+    Ok(existing)
 }
 
 /// Archives expired holders of the fingerprints.
-async fn archive(
+async fn archive_holders(
     session: &Session,
     now: u64,
     prints: &[(MapId, Fingerprint)],
@@ -594,27 +674,28 @@ async fn archive(
     if prints.is_empty() {
         return Ok(());
     }
+
     let mut keys = Keys::default();
     prints
         .iter()
         .try_for_each(|(map, print)| keys.push(*map, &print.0))
-        .map_err(refused)?;
-    let at = seconds(now);
+        .map_err(invalid_fault)?;
+    let at = db_seconds(now);
     let archived = session
-        .execute(ARCHIVE, &joined(&[&keys.params(), &[&at]]))
+        .execute(ARCHIVE, &join_params(&[&keys.params(), &[&at]]))
         .await?;
     if archived == keys.len() as u64 {
         Ok(())
     } else {
-        Err(overtaken())
+        Err(conflict_fault())
     }
 }
 
 /// Returns the fault for rows that concurrent writers changed after the lookup.
-pub(super) fn overtaken() -> SqlFault {
-    SqlFault::Clash("other writers were faster".into())
+pub(super) fn conflict_fault() -> SqlFault {
+    SqlFault::Conflict("other writers changed the same rows first".into())
 }
 
-pub(super) fn refused(error: StoreError) -> SqlFault {
-    SqlFault::Refused(error.to_string())
+pub(super) fn invalid_fault(error: StoreError) -> SqlFault {
+    SqlFault::Invalid(error.to_string())
 }

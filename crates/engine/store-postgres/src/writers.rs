@@ -11,11 +11,11 @@ use super::worker::DedicatedConnection;
 use sealwire_store::StoreError;
 
 /// Polling interval for a free connection while only busy ones are connected.
-const MOMENT: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The write connections, each for one request at a time.
 pub(super) struct Writers {
-    lanes: Vec<DedicatedConnection>,
+    connections: Vec<DedicatedConnection>,
     free: Mutex<Vec<usize>>,
     permits: Semaphore,
 }
@@ -23,66 +23,72 @@ pub(super) struct Writers {
 /// A connection for one request, returned to the pool on drop.
 pub(super) struct LeasedWorker<'a> {
     writers: &'a Writers,
-    lane: usize,
+    connection: usize,
     _permit: SemaphorePermit<'a>,
 }
 
 impl Writers {
-    pub(super) fn new(lanes: Vec<DedicatedConnection>) -> Self {
-        let free = Mutex::new((0..lanes.len()).collect());
-        let permits = Semaphore::new(lanes.len());
+    pub(super) fn new(connections: Vec<DedicatedConnection>) -> Self {
+        let free = Mutex::new((0..connections.len()).collect());
+        let permits = Semaphore::new(connections.len());
         Self {
-            lanes,
+            connections,
             free,
             permits,
         }
     }
 
-    pub(super) fn lanes(&self) -> impl Iterator<Item = &DedicatedConnection> {
-        self.lanes.iter()
+    pub(super) fn connections(&self) -> impl Iterator<Item = &DedicatedConnection> {
+        self.connections.iter()
     }
 
     pub(super) fn is_up(&self) -> bool {
-        self.lanes.iter().any(DedicatedConnection::is_up)
+        self.connections.iter().any(DedicatedConnection::is_up)
     }
 
     /// Takes a connected connection, and waits for one if all are busy. Takes a disconnected one
     /// only if none is connected.
-    pub(super) async fn take(&self, deadline: Instant) -> Result<LeasedWorker<'_>, StoreError> {
+    pub(super) async fn lease(&self, deadline: Instant) -> Result<LeasedWorker<'_>, StoreError> {
         loop {
-            let busy = |_| StoreError::Unavailable("every writing connection is busy".into());
             let permit = timeout_at(deadline, self.permits.acquire())
                 .await
-                .map_err(busy)?;
+                .map_err(|_| all_busy())?;
             let permit =
                 permit.map_err(|_| StoreError::Unavailable("the store is closed".into()))?;
-            if let Some(lane) = self.pick() {
+            if let Some(connection) = self.pick_free() {
                 return Ok(LeasedWorker {
                     writers: self,
-                    lane,
+                    connection,
                     _permit: permit,
                 });
             }
+
             drop(permit);
-            timeout_at(deadline, sleep(MOMENT)).await.map_err(busy)?;
+            timeout_at(deadline, sleep(POLL_INTERVAL))
+                .await
+                .map_err(|_| all_busy())?;
         }
     }
 
-    fn pick(&self) -> Option<usize> {
+    fn pick_free(&self) -> Option<usize> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let at = free
             .iter()
-            .position(|lane| self.lanes[*lane].is_up())
+            .position(|connection| self.connections[*connection].is_up())
             .or((!self.is_up()).then_some(0));
         at.map(|at| free.swap_remove(at))
     }
+}
+
+fn all_busy() -> StoreError {
+    StoreError::Unavailable("all write connections are busy".into())
 }
 
 impl Deref for LeasedWorker<'_> {
     type Target = DedicatedConnection;
 
     fn deref(&self) -> &DedicatedConnection {
-        &self.writers.lanes[self.lane]
+        &self.writers.connections[self.connection]
     }
 }
 
@@ -92,6 +98,6 @@ impl Drop for LeasedWorker<'_> {
             .free
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .push(self.lane);
+            .push(self.connection);
     }
 }

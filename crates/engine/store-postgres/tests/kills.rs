@@ -188,14 +188,14 @@ fn kill<T: Send + 'static>(
     let collector = thread::spawn(move || collect(reports, &first));
     // Counted from the first acknowledgement, so that every round does some work.
     started.recv_timeout(HANG).expect("the child writes");
-    pause(400);
+    pause_randomly(400);
     if round % 2 == 1 {
         let server = nodes.victim(database, round / 2);
         server.stop(Stop::Kill);
         server
             .restart()
             .unwrap_or_else(|failure| panic!("{failure}"));
-        pause(400);
+        pause_randomly(400);
         assert!(
             child.try_wait().expect("it has a state").is_none(),
             "round {round}: a request failed"
@@ -256,7 +256,7 @@ async fn verify(server: &Postgres, database: &Database<'_>, acknowledged: &Ackno
     }
 }
 
-fn pause(ms_max: u64) {
+fn pause_randomly(ms_max: u64) {
     let since = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .expect("after 1970");

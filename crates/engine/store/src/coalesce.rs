@@ -196,6 +196,7 @@ impl Coalescer {
             limit,
             quanta: [KEYS_TURN; 2],
         };
+
         let piece = limit.min(KEYS_PIECE);
         let shared = Shared {
             store,
@@ -204,6 +205,7 @@ impl Coalescer {
             looks: BatchQueue::new(looks),
             piece,
         };
+
         Self {
             shared: Arc::new(shared),
             runtime: Handle::current(),
@@ -246,6 +248,7 @@ impl Coalescer {
             items: group.rows.len(),
             bytes,
         };
+
         // Converts bytes to rows, so that one weight covers both limits.
         let weight = size
             .items
@@ -256,6 +259,7 @@ impl Coalescer {
         } else {
             Sort::Second
         };
+
         let app = group.map.app;
         permit.iter_mut().for_each(Permit::send);
         let (work, answer) = Work::new(now, (group, permit), deadline);
@@ -263,6 +267,7 @@ impl Coalescer {
         if start {
             self.runtime.spawn(write_lane(Arc::clone(&self.shared)));
         }
+
         Waiter {
             desk: &self.shared.writes,
             sort,
@@ -330,10 +335,12 @@ impl Coalescer {
                 self.runtime.spawn(look_lane(Arc::clone(&self.shared)));
             }
         }
+
         let mut rows = Vec::with_capacity(keys.len());
         for waiter in waiters {
             rows.extend(waiter.answer(deadline).await?);
         }
+
         Ok(rows)
     }
 
@@ -349,7 +356,7 @@ async fn write_lane(shared: Arc<Shared>) {
     gather(&shared.writes).await;
     while let Some((_, batch)) = shared.writes.next(&mut lane) {
         caught(shared.write(batch)).await;
-        shared.writes.observe_batch(&mut lane);
+        shared.writes.complete_batch(&mut lane);
         gather(&shared.writes).await;
     }
 }
@@ -359,7 +366,7 @@ async fn look_lane(shared: Arc<Shared>) {
     gather(&shared.looks).await;
     while let Some((sort, batch)) = shared.looks.next(&mut lane) {
         caught(shared.look(sort, batch)).await;
-        shared.looks.observe_batch(&mut lane);
+        shared.looks.complete_batch(&mut lane);
         gather(&shared.looks).await;
     }
 }
@@ -383,6 +390,7 @@ impl Shared {
         let Some(mut flight) = Open::begin(Kind::Write, batch) else {
             return;
         };
+
         let (groups, permits): (Vec<Group>, Vec<Option<Permit>>) =
             flight.questions().into_iter().unzip();
         flight.items = groups.iter().map(|group| group.rows.len()).sum();
@@ -410,9 +418,11 @@ impl Shared {
         } else {
             Kind::Find
         };
+
         let Some(mut flight) = Open::begin(kind, batch) else {
             return;
         };
+
         let pieces = flight.questions();
         let sizes: Vec<usize> = pieces.iter().map(Vec::len).collect();
         let keys = pieces.into_iter().flatten();
@@ -424,6 +434,7 @@ impl Shared {
             let keys: Vec<_> = keys.map(|(map, key)| (map, Fingerprint(key))).collect();
             self.store.find(flight.now, &keys).await
         };
+
         let flight = match rows {
             Ok(rows) => {
                 let mut rows = rows.into_iter();
@@ -436,6 +447,7 @@ impl Shared {
             }
             Err(error) => flight.end(sizes.iter().map(|_| Err(error.repeated())), sizes.len()),
         };
+
         self.observer.observe_batch(&flight);
     }
 }
@@ -444,9 +456,9 @@ impl Shared {
 /// has already reported the panic.
 async fn caught(work: impl Future<Output = ()>) {
     let mut work = pin!(work);
-    let step = |context: &mut std::task::Context<'_>| {
+    poll_fn(|context: &mut std::task::Context<'_>| {
         let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
         polled.unwrap_or(Poll::Ready(()))
-    };
-    poll_fn(step).await;
+    })
+    .await;
 }

@@ -110,11 +110,12 @@ impl Snapshot {
 
 /// Returns the next generation. `place` names the store in errors.
 pub fn after(place: &str, generation: u64) -> Result<u64, StoreError> {
-    let no_number = || StoreError::Damaged {
-        place: place.to_owned(),
-        what: "no generation left".into(),
-    };
-    generation.checked_add(1).ok_or_else(no_number)
+    generation
+        .checked_add(1)
+        .ok_or_else(|| StoreError::Damaged {
+            place: place.to_owned(),
+            what: "no generation left".into(),
+        })
 }
 
 /// Result of a change.
@@ -177,7 +178,8 @@ impl InstanceTable {
 
     /// Implements [`ControlStore::lease`].
     pub fn lease(&self, name: &str, holder: &str, time: Duration) -> bool {
-        let (mut leases, now) = (self.leases(), Instant::now());
+        let mut leases = self.leases();
+        let now = Instant::now();
         if leases
             .get(name)
             .is_some_and(|(other, until)| other != holder && *until > now)

@@ -169,6 +169,7 @@ pub async fn copy(
     if state.records.contains_key(MARK) {
         return Err(CopyError::SourceUnfinished);
     }
+
     let (base, resumed) = mark(&state, to).await?;
     copy_fences(from, to).await?;
     let rows = copy_rows::<Row>(from, to, resumed, 0, progress).await?;
@@ -181,6 +182,7 @@ pub async fn copy(
     if everything(from.control).await.map_err(at(End::Source))? != state {
         return Err(CopyError::Changed(End::Source));
     }
+
     let Commit::Done(generation) = to
         .control
         .replace(base, &state)
@@ -229,6 +231,7 @@ async fn mark(state: &Snapshot, to: Side<'_>) -> Result<(u64, bool), CopyError> 
             Err(CopyError::OtherCopy)
         };
     }
+
     if let Some(key) = there.records.keys().next() {
         let what = format!(
             "it has {} control records, such as {key:?}",
@@ -236,6 +239,7 @@ async fn mark(state: &Snapshot, to: Side<'_>) -> Result<(u64, bool), CopyError> 
         );
         return Err(CopyError::NotEmpty { what });
     }
+
     check_empty(to).await?;
     if there.generation + 1 >= state.generation && state.records.contains_key(HEAD) {
         return Err(CopyError::Generation {
@@ -243,10 +247,12 @@ async fn mark(state: &Snapshot, to: Side<'_>) -> Result<(u64, bool), CopyError> 
             target: there.generation,
         });
     }
+
     let marked = Snapshot {
         generation: 0,
         records: BTreeMap::from([(MARK.to_owned(), mark)]),
     };
+
     match to
         .control
         .replace(there.generation, &marked)
@@ -328,7 +334,8 @@ async fn copy_rows<R: CopiedRow>(
     mut count: u64,
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<u64, CopyError> {
-    let (mut after, mut may_be_there) = (None, resumed);
+    let mut after = None;
+    let mut may_be_there = resumed;
     loop {
         let page = R::scan(from, after, PAGE_ROWS)
             .await

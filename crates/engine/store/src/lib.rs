@@ -2,19 +2,19 @@
 //!
 //! [`ControlStore`] keeps records, [`TokenStore`] keeps rows, and [`ObjectStore`] keeps objects. No
 //! store sees keys or values. This crate contains the in-memory implementation. Separate crates
-//! implement the traits on disk and in PostgreSQL, and run the tests in `suite`. This crate also
+//! implement the traits on disk and in PostgreSQL, and run the tests in `contract_tests`. This crate also
 //! joins lookups and writes of many requests into batches, throttles writes and copies one store to
 //! another.
 
 mod coalesce;
+#[cfg(any(test, feature = "contract-tests"))]
+#[doc(hidden)]
+pub mod contract_tests;
 mod control;
 pub mod copy;
 mod memory;
 mod objects;
 mod reseal;
-#[cfg(any(test, feature = "suite"))]
-#[doc(hidden)]
-pub mod suite;
 mod throttle;
 mod tokens;
 

@@ -39,7 +39,8 @@ fn page<I: Copy + Ord, R: Clone>(
     let mut rows = rows
         .range((from, Bound::Unbounded))
         .take_while(|((at, _), _)| *at == map);
-    let (mut found, mut last) = (Vec::new(), None);
+    let mut found = Vec::new();
+    let mut last = None;
     for ((_, id), row) in rows.by_ref().take(look) {
         last = Some(*id);
         if wanted(row) {
@@ -49,6 +50,7 @@ fn page<I: Copy + Ord, R: Clone>(
             break;
         }
     }
+
     Page {
         found,
         next: rows.next().and(last),

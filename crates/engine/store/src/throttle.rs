@@ -78,7 +78,7 @@ pub enum ThrottleReason {
 
 /// A rejection before any work was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the store is behind with what it has promised ({reason:?}); try again in {retry_after:?}")]
+#[error("the store is behind with its writes ({reason:?}); retry in {retry_after:?}")]
 pub struct ThrottleRejection {
     /// Reason for the rejection.
     pub reason: ThrottleReason,
@@ -133,7 +133,8 @@ impl WriteThrottle {
             pacer: AdmissionQueue::new(rules),
             watched: false,
         });
-        let (changed, runtime) = (Notify::new(), Handle::current());
+        let changed = Notify::new();
+        let runtime = Handle::current();
         Self {
             shared: Arc::new(Shared {
                 bounds,
@@ -162,18 +163,20 @@ impl WriteThrottle {
         let weight = (part * shared.bounds.rows_max as f64).max(rows as f64);
         let due = deadline.map(|deadline| deadline.saturating_duration_since(shared.origin));
         let mut told = None;
-        let tell = || {
-            let (tell, tells) = oneshot::channel();
-            told = Some(tells);
-            tell
-        };
-        let waits = shared.change(|pacer, now| pacer.offer(now, weight, due, tell))?;
+        let waits = shared.change(|pacer, now| {
+            pacer.offer(now, weight, due, || {
+                let (tell, tells) = oneshot::channel();
+                told = Some(tells);
+                tell
+            })
+        })?;
         if let (Some(id), Some(told)) = (waits, told) {
             let mut place = WriterSlot {
                 shared,
                 weight,
                 id: Some(id),
             };
+
             let told = match deadline {
                 Some(deadline) => timeout_at(deadline, told).await.is_ok(),
                 None => told.await.is_ok(),
@@ -183,6 +186,7 @@ impl WriteThrottle {
             }
             place.id = None;
         }
+
         Ok(Permit {
             shared: Arc::clone(shared),
             weight,
@@ -228,6 +232,7 @@ impl Shared {
         } else if waits {
             self.changed.notify_one();
         }
+
         answer
     }
 }
@@ -245,6 +250,7 @@ async fn watch(shared: Arc<Shared>) {
             }
             books.pacer.next()
         };
+
         let changed = shared.changed.notified();
         match next {
             // The loop runs again after a timeout and after a change.

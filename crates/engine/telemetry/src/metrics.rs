@@ -639,7 +639,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_counted_once_under_its_labels() {
+    fn request_is_counted_once_under_its_labels() {
         let metrics = Metrics::new();
         metrics.count_request(&RequestReport {
             method: Method::Encrypt.into(),

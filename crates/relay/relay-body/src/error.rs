@@ -13,7 +13,7 @@ pub enum BodyError {
         reason: &'static str,
     },
     /// A part of the body exceeds a limit on length, depth or count.
-    #[error("{limit} is beyond {max}")]
+    #[error("{limit} exceeds {max}")]
     TooLarge {
         /// Name of the limit.
         limit: &'static str,

@@ -59,9 +59,9 @@ impl EventScanner {
                 continue;
             }
             let Some(end) = memchr::memchr2(b'\n', b'\r', rest) else {
-                return self.take(rest);
+                return self.buffer_bytes(rest);
             };
-            self.take(&rest[..=end])?;
+            self.buffer_bytes(&rest[..=end])?;
             self.after_cr = rest[end] == b'\r';
             self.end_line(out)?;
             rest = &rest[end + 1..];
@@ -81,7 +81,7 @@ impl EventScanner {
         check_required(&self.rules, &self.found)
     }
 
-    fn take(&mut self, bytes: &[u8]) -> Result<(), BodyError> {
+    fn buffer_bytes(&mut self, bytes: &[u8]) -> Result<(), BodyError> {
         self.held.extend_from_slice(bytes);
         if self.held.len() > self.limits.record_bytes_max {
             return Err(BodyError::TooLarge {
@@ -161,7 +161,7 @@ fn scan_data(
                 let rule = scanner.captured_rule().unwrap_or(0);
                 return Err(BodyError::Value {
                     rule,
-                    reason: "a selected value goes over several lines of an event",
+                    reason: "a selected value spans several lines of an event",
                 });
             }
         }

@@ -64,11 +64,11 @@ impl FormScanner {
             let part = input.slice(at..end.unwrap_or(input.len()));
             match self.state {
                 State::Name => {
-                    self.hold(&part, "field name", self.limits.key_bytes_max)?;
+                    self.buffer_part(&part, "field name", self.limits.key_bytes_max)?;
                     out.push(Piece::Literal(part));
                 }
                 State::Value(Some(_)) => {
-                    self.hold(&part, "selected value", self.limits.value_bytes_max)?
+                    self.buffer_part(&part, "selected value", self.limits.value_bytes_max)?
                 }
                 State::Value(None) => out.push(Piece::Literal(part)),
             }
@@ -88,7 +88,12 @@ impl FormScanner {
         check_required(&self.rules, &self.found)
     }
 
-    fn hold(&mut self, part: &[u8], limit: &'static str, max: usize) -> Result<(), BodyError> {
+    fn buffer_part(
+        &mut self,
+        part: &[u8],
+        limit: &'static str,
+        max: usize,
+    ) -> Result<(), BodyError> {
         if self.held.len() + part.len() > max {
             return Err(BodyError::TooLarge {
                 limit,
@@ -115,17 +120,17 @@ impl FormScanner {
             at: 0,
             reason: "a malformed field name",
         };
-        decoded(&raw).filter(|_| is_plain).ok_or(malformed)
+        decode_strictly(&raw).filter(|_| is_plain).ok_or(malformed)
     }
 
     fn end_pair(&mut self, out: &mut Vec<Piece>) -> Result<(), BodyError> {
         let State::Value(rule) = std::mem::replace(&mut self.state, State::Name) else {
-            // This name has no value. It can also be a text of another format.
+            // The name has no value. The body can also be a text of another format.
             return self.take_name().map(drop);
         };
         let source: Bytes = std::mem::take(&mut self.held).into();
         let Some(rule) = rule else { return Ok(()) };
-        let text = decoded(&source).ok_or(BodyError::Value {
+        let text = decode_strictly(&source).ok_or(BodyError::Value {
             rule,
             reason: "a selected value is not percent-encoded UTF-8",
         })?;
@@ -177,12 +182,12 @@ impl FormGuard {
         Ok(())
     }
 
-    fn end_name(&mut self, is_cut: bool) -> Result<(), BodyError> {
+    fn end_name(&mut self, is_truncated: bool) -> Result<(), BodyError> {
         let raw = self.name.take().unwrap_or_default();
         let found = name_in_any_reading(&raw, |name| self.selected.rules_of(name).first().copied());
         // The truncated name can continue with a selected name if nearly all its characters are
         // ignored.
-        let continues = is_cut && self.selected.may_begin(&leniently_decoded(&raw));
+        let continues = is_truncated && self.selected.may_start(&decode_leniently(&raw));
         match found.or_else(|| continues.then_some(0)) {
             Some(rule) => Err(BodyError::Value {
                 rule,
@@ -196,7 +201,7 @@ impl FormGuard {
 /// Returns the first result of `find` for the possible readings of a name in a form or a query:
 /// decoded, and split at semicolons, question marks and NUL.
 pub fn name_in_any_reading<T>(raw: &[u8], find: impl Fn(&str) -> Option<T>) -> Option<T> {
-    let name = leniently_decoded(raw);
+    let name = decode_leniently(raw);
     let parts = name
         .split([';', '?'])
         .map(|part| part.split('\0').next().unwrap_or_default());
@@ -204,7 +209,7 @@ pub fn name_in_any_reading<T>(raw: &[u8], find: impl Fn(&str) -> Option<T>) -> O
 }
 
 /// Decodes `+` and percent escapes. Malformed escapes stay unchanged.
-fn leniently_decoded(raw: &[u8]) -> String {
+fn decode_leniently(raw: &[u8]) -> String {
     let spaced: Vec<u8> = raw
         .iter()
         .map(|byte| if *byte == b'+' { b' ' } else { *byte })
@@ -268,7 +273,7 @@ fn selects_field(selection: &Selection, name: &str) -> bool {
 
 /// Decodes `+` and percent escapes. Returns `None` if an escape is malformed or the result is not
 /// UTF-8.
-fn decoded(raw: &[u8]) -> Option<String> {
+fn decode_strictly(raw: &[u8]) -> Option<String> {
     let mut out = Vec::with_capacity(raw.len());
     let mut bytes = raw.iter();
     while let Some(byte) = bytes.next() {

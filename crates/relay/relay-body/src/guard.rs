@@ -3,7 +3,7 @@
 //! An upstream can find a selected value under another spelling of its name and in another place.
 //! Some frameworks join query, form and JSON into one set of parameters, and read `user[ssn]` as
 //! `{"user":{"ssn":..}}`. A [`Guard`] has the names of all values that the rules of one direction
-//! seal. It rejects a message with such a name in a place where no rule seals the value.
+//! seal. The guard rejects a message with such a name in a place where no rule seals the value.
 
 use std::collections::HashSet;
 use std::ops::Deref;
@@ -111,7 +111,7 @@ impl Guard {
                 let names_of = Some(guard.paths.len());
                 guard.paths.push(GuardedPaths {
                     rule,
-                    paths: in_form(selection),
+                    paths: in_normal_form(selection),
                     is_foreign: false,
                     names_of: None,
                 });
@@ -122,14 +122,14 @@ impl Guard {
                         .extend(names.iter().map(|name| Box::from(*name)));
                     guard.names.insert_levels(&names, rule);
                     foreign.extend(path_of_levels(&names));
-                    alone.extend((!names.is_empty()).then(|| path(&names)));
+                    alone.extend((!names.is_empty()).then(|| quoted_path(&names)));
                 }
                 guard.add_names(rule, names_of, alone)?;
             }
             for name in values.query {
                 guard.selected.insert(name.clone());
                 guard.names.insert(name, rule);
-                foreign.push(path(&[name]));
+                foreign.push(quoted_path(&[name]));
                 foreign.extend(path_of_levels(&[name]));
             }
             guard.add_names(rule, None, foreign)?;
@@ -159,19 +159,19 @@ impl Guard {
             .selected
             .iter()
             .any(|selected| normal_form(selected) == form);
-        !self.is_selected(name) && (is_like || self.takes(name))
+        !self.is_selected(name) && (is_like || self.matches(name))
     }
 
     /// Returns true if some parser finds a value under a name of a form, of a part or of a query.
     /// Ignores the accepted names.
-    pub fn takes(&self, name: &str) -> bool {
+    pub fn matches(&self, name: &str) -> bool {
         let levels: Vec<_> = name.split(BREAKS).map(normal_form).collect();
         let has_levels = name.contains(BREAKS)
             && self
                 .paths
                 .iter()
                 .any(|guarded| reaches(&guarded.paths, &levels));
-        self.names.takes(name) || has_levels
+        self.names.matches(name) || has_levels
     }
 
     /// Returns the rules whose values some parser finds under a name of a form, of a part or of a
@@ -221,7 +221,7 @@ impl Guard {
                 let is_foreign = names_of.is_none();
                 self.paths.push(GuardedPaths {
                     rule,
-                    paths: in_form(&selection),
+                    paths: in_normal_form(&selection),
                     is_foreign,
                     names_of,
                 });
@@ -237,7 +237,7 @@ impl Guard {
     }
 }
 
-fn in_form(selection: &Selection) -> Selection {
+fn in_normal_form(selection: &Selection) -> Selection {
     selection.in_form(|name| normal_form(name).into_owned())
 }
 
@@ -283,10 +283,10 @@ fn path_of_levels(names: &[&str]) -> Option<String> {
         .flat_map(|name| name.split(BREAKS))
         .filter(|level| !level.is_empty());
     let levels: Vec<&str> = levels.collect();
-    (levels.len() > names.len()).then(|| path(&levels))
+    (levels.len() > names.len()).then(|| quoted_path(&levels))
 }
 
-fn path(names: &[&str]) -> String {
+fn quoted_path(names: &[&str]) -> String {
     names
         .iter()
         .fold("$".to_owned(), |path, name| path + &quoted_name(name))
@@ -314,7 +314,7 @@ impl RuleSet {
     }
 
     /// Creates a set with all rules of a direction. Returns `None` if a rule has too many names.
-    pub fn alone(rules: Vec<BodyRule>) -> Option<Self> {
+    pub fn of_direction(rules: Vec<BodyRule>) -> Option<Self> {
         let sealed = rules.iter().enumerate().filter(|(_, rule)| rule.seals);
         let sealed: Vec<SealedValues<'_>> = sealed
             .map(|(rule, other)| SealedValues {

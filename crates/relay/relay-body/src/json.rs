@@ -94,10 +94,12 @@ impl JsonScanner {
         let mut chunk = Chunk::new(input, out);
         while at < input.len() {
             at = match self.token {
-                Token::None => self.structure(&mut chunk, at)?,
-                Token::String { is_key, escape } => self.string(&mut chunk, at, is_key, escape)?,
-                Token::Number(state) => self.number(&mut chunk, at, state)?,
-                Token::Word(rest) => self.word(&mut chunk, at, rest)?,
+                Token::None => self.scan_structure(&mut chunk, at)?,
+                Token::String { is_key, escape } => {
+                    self.scan_string(&mut chunk, at, is_key, escape)?
+                }
+                Token::Number(state) => self.scan_number(&mut chunk, at, state)?,
+                Token::Word(rest) => self.scan_word(&mut chunk, at, rest)?,
             };
         }
         self.capture.end_input(&mut chunk)?;
@@ -125,7 +127,7 @@ impl JsonScanner {
             self.end_scalar(&mut Chunk::new(&Bytes::new(), out), 0)?;
         }
         if self.expect != Expect::Nothing || self.token != Token::None {
-            return Err(self.malformed(0, "JSON ends too early"));
+            return Err(self.malformed(0, "JSON is incomplete"));
         }
         Ok(())
     }
@@ -166,7 +168,7 @@ impl JsonScanner {
 
     /// Reads bytes between tokens and the start of a token. Returns the offset of the next byte to
     /// read.
-    fn structure(&mut self, chunk: &mut Chunk<'_>, at: usize) -> Result<usize, BodyError> {
+    fn scan_structure(&mut self, chunk: &mut Chunk<'_>, at: usize) -> Result<usize, BodyError> {
         let byte = chunk.input[at];
         match (self.expect, byte) {
             (Expect::Comma, b',') => {
@@ -188,16 +190,18 @@ impl JsonScanner {
                 let blanks = chunk.input[at..].iter().take_while(|byte| is_blank(**byte));
                 return Ok(at + blanks.count());
             }
-            (Expect::FirstKey, b'}') | (Expect::FirstElement, b']') => self.close(chunk, at + 1)?,
+            (Expect::FirstKey, b'}') | (Expect::FirstElement, b']') => {
+                self.close_container(chunk, at + 1)?
+            }
             (Expect::Comma, b'}' | b']') => {
                 if self
                     .frames
                     .last()
                     .is_some_and(|frame| frame.is_object != (byte == b'}'))
                 {
-                    return Err(self.malformed(at, "a bracket that does not fit"));
+                    return Err(self.malformed(at, "a bracket of the wrong kind"));
                 }
-                self.close(chunk, at + 1)?;
+                self.close_container(chunk, at + 1)?;
             }
             (Expect::FirstElement, _) => {
                 self.enter_element(at)?;
@@ -205,7 +209,7 @@ impl JsonScanner {
                 return self.start_value(chunk, at);
             }
             (Expect::Value, _) => return self.start_value(chunk, at),
-            (Expect::Nothing, _) => return Err(self.malformed(at, "more behind the JSON text")),
+            (Expect::Nothing, _) => return Err(self.malformed(at, "bytes after the JSON text")),
             _ => return Err(self.malformed(at, "not JSON")),
         }
         Ok(at + 1)
@@ -214,37 +218,38 @@ impl JsonScanner {
     fn start_key(&mut self, chunk: &mut Chunk<'_>, at: usize) -> Result<usize, BodyError> {
         if self.capture.part().is_none() && self.frames.last().is_some_and(|frame| frame.is_reached)
         {
-            self.capture.begin(at, Part::Key);
+            self.capture.start(at, Part::Key);
         }
-        self.string(chunk, at + 1, true, Escape::No)
+        self.scan_string(chunk, at + 1, true, Escape::No)
     }
 
     fn start_value(&mut self, chunk: &mut Chunk<'_>, at: usize) -> Result<usize, BodyError> {
         let byte = chunk.input[at];
         match byte {
             b'{' | b'[' => {
-                self.open(byte == b'{', at)?;
+                self.open_container(byte == b'{', at)?;
                 return Ok(at + 1);
             }
             // A selected null stays null.
-            b'n' => return self.word(chunk, at + 1, b"ull"),
+            b'n' => return self.scan_word(chunk, at + 1, b"ull"),
             b'"' | b'-' | b'0'..=b'9' | b't' | b'f' => {}
             _ => return Err(self.malformed(at, "not JSON")),
         }
+
         let rule = self.rule_here();
         self.matcher.check_single(rule)?;
         if let Some(rule) = rule {
             self.matcher
                 .note_found(self.frames.last().and_then(|frame| frame.leaves_of));
-            self.capture.begin(at, Part::Scalar(rule));
+            self.capture.start(at, Part::Scalar(rule));
         }
         match byte {
-            b'"' => self.string(chunk, at + 1, false, Escape::No),
-            b'-' => self.number(chunk, at + 1, Number::Minus),
-            b'0' => self.number(chunk, at + 1, Number::Zero),
-            b't' => self.word(chunk, at + 1, b"rue"),
-            b'f' => self.word(chunk, at + 1, b"alse"),
-            _ => self.number(chunk, at + 1, Number::Digits),
+            b'"' => self.scan_string(chunk, at + 1, false, Escape::No),
+            b'-' => self.scan_number(chunk, at + 1, Number::Minus),
+            b'0' => self.scan_number(chunk, at + 1, Number::Zero),
+            b't' => self.scan_word(chunk, at + 1, b"rue"),
+            b'f' => self.scan_word(chunk, at + 1, b"alse"),
+            _ => self.scan_number(chunk, at + 1, Number::Digits),
         }
     }
 
@@ -258,7 +263,7 @@ impl JsonScanner {
         leaves_of.into_iter().chain(self.matcher.rule()).min()
     }
 
-    fn open(&mut self, is_object: bool, at: usize) -> Result<(), BodyError> {
+    fn open_container(&mut self, is_object: bool, at: usize) -> Result<(), BodyError> {
         if self.frames.len() >= DEPTH_MAX {
             return Err(BodyError::TooLarge {
                 limit: "nesting depth",
@@ -277,14 +282,15 @@ impl JsonScanner {
                 Containers::Whole => {
                     self.matcher.note_found(leaves_of);
                     self.capture
-                        .begin(at, Part::Container(rule, self.frames.len()));
+                        .start(at, Part::Container(rule, self.frames.len()));
                 }
                 Containers::Leaves => leaves_of = Some(rule),
             }
         }
+
         let is_reached = self.matcher.is_reached() && self.capture.part().is_none();
         if is_reached {
-            self.matcher.open();
+            self.matcher.open_container();
         }
         self.frames.push(Frame {
             is_object,
@@ -300,9 +306,9 @@ impl JsonScanner {
         Ok(())
     }
 
-    fn close(&mut self, chunk: &mut Chunk<'_>, end: usize) -> Result<(), BodyError> {
+    fn close_container(&mut self, chunk: &mut Chunk<'_>, end: usize) -> Result<(), BodyError> {
         if self.frames.pop().is_some_and(|frame| frame.is_reached) {
-            self.matcher.close();
+            self.matcher.close_container();
         }
         self.after_value();
         match self.capture.part() {
@@ -339,14 +345,14 @@ impl JsonScanner {
                     return Err(self.malformed(at, "more than 4294967295 elements"));
                 };
                 frame.index = next;
-                self.matcher.element(index)?;
+                self.matcher.enter_element(index)?;
             }
-            _ => self.matcher.skip(),
+            _ => self.matcher.skip_value(),
         }
         Ok(())
     }
 
-    fn number(
+    fn scan_number(
         &mut self,
         chunk: &mut Chunk<'_>,
         at: usize,
@@ -369,7 +375,7 @@ impl JsonScanner {
         Ok(end)
     }
 
-    fn word(
+    fn scan_word(
         &mut self,
         chunk: &mut Chunk<'_>,
         at: usize,
@@ -391,7 +397,7 @@ impl JsonScanner {
         Ok(at + equal)
     }
 
-    fn string(
+    fn scan_string(
         &mut self,
         chunk: &mut Chunk<'_>,
         mut at: usize,
@@ -433,9 +439,9 @@ impl JsonScanner {
         self.expect = Expect::Colon;
         if self.capture.part() == Some(Part::Key) {
             self.capture
-                .end_key(&chunk.input[..end], |key| self.matcher.key(key))??;
+                .end_key(&chunk.input[..end], |key| self.matcher.enter_key(key))??;
         } else {
-            self.matcher.skip();
+            self.matcher.skip_value();
         }
         if chunk.input.get(end) == Some(&b':') {
             self.expect = Expect::Value;

@@ -78,7 +78,7 @@ impl MultipartScanner {
 
     pub(crate) fn push(&mut self, input: &Bytes, out: &mut Vec<Piece>) -> Result<(), BodyError> {
         self.buffer.extend_from_slice(input);
-        while self.step(out)? {}
+        while self.take_step(out)? {}
         Ok(())
     }
 
@@ -90,17 +90,17 @@ impl MultipartScanner {
     }
 
     /// Takes one step. Returns false if it needs more bytes.
-    fn step(&mut self, out: &mut Vec<Piece>) -> Result<bool, BodyError> {
+    fn take_step(&mut self, out: &mut Vec<Piece>) -> Result<bool, BodyError> {
         match self.state {
-            State::Preamble => self.preamble(out),
-            State::Delimiter => self.behind_delimiter(),
-            State::Header => self.header(out),
-            State::Content(rule, is_file) => self.content(rule, is_file, out),
+            State::Preamble => self.check_preamble(out),
+            State::Delimiter => self.scan_after_delimiter(),
+            State::Header => self.scan_header(out),
+            State::Content(rule, is_file) => self.scan_content(rule, is_file, out),
             State::Epilogue => {
                 // Some parsers continue after the closing delimiter.
                 self.epilogue.extend_from_slice(&self.buffer);
                 if !matches!(&self.epilogue[..], b"" | b"-" | b"--" | b"--\r" | b"--\r\n") {
-                    return Err(malformed("bytes behind the closing delimiter"));
+                    return Err(malformed("bytes after the closing delimiter"));
                 }
                 self.emit(self.buffer.len(), out);
                 Ok(false)
@@ -116,10 +116,10 @@ impl MultipartScanner {
 
     /// Checks that the preamble is empty. A preamble is never needed, and it hides parts from
     /// parsers that do not expect one.
-    fn preamble(&mut self, out: &mut Vec<Piece>) -> Result<bool, BodyError> {
+    fn check_preamble(&mut self, out: &mut Vec<Piece>) -> Result<bool, BodyError> {
         let len = self.delimiter.len().min(self.buffer.len());
         if self.buffer[..len] != self.delimiter[..len] {
-            return Err(malformed("the body does not begin with its boundary"));
+            return Err(malformed("the body does not start with its boundary"));
         }
         if len < self.delimiter.len() {
             return Ok(false);
@@ -130,7 +130,7 @@ impl MultipartScanner {
         Ok(true)
     }
 
-    fn behind_delimiter(&mut self) -> Result<bool, BodyError> {
+    fn scan_after_delimiter(&mut self) -> Result<bool, BodyError> {
         if self.buffer.len() < 2 {
             return Ok(false);
         }
@@ -154,7 +154,7 @@ impl MultipartScanner {
         Ok(true)
     }
 
-    fn header(&mut self, out: &mut Vec<Piece>) -> Result<bool, BodyError> {
+    fn scan_header(&mut self, out: &mut Vec<Piece>) -> Result<bool, BodyError> {
         let Some(end) = memmem::find(&self.buffer, b"\r\n\r\n") else {
             // The last bytes can be the start of the blank line, which does not count.
             let is_too_large = self.buffer.len() >= PART_HEADER_BYTES_MAX + b"\r\n\r\n".len();
@@ -169,6 +169,7 @@ impl MultipartScanner {
         }
         let block = std::str::from_utf8(&self.buffer[..end])
             .map_err(|_| malformed("a part's header is not UTF-8"))?;
+
         let part = PartHeader::parse(block.strip_prefix("\r\n").unwrap_or(block))?;
         let rule = rule_of(&self.rules, part.name, &mut self.found)?;
         self.announced = part.length;
@@ -184,7 +185,7 @@ impl MultipartScanner {
         Ok(true)
     }
 
-    fn content(
+    fn scan_content(
         &mut self,
         rule: Option<usize>,
         is_file: bool,
@@ -194,7 +195,7 @@ impl MultipartScanner {
         // Some parsers read a boundary at the start of a part, or after a bare LF, as a delimiter.
         let stray = memmem::find(&self.buffer, &self.delimiter[2..]);
         if stray.is_some_and(|at| found.is_none_or(|found| at < found + 2)) {
-            return Err(malformed("a boundary that begins no line"));
+            return Err(malformed("a boundary that is not at the start of a line"));
         }
         // Without a delimiter, the last bytes can be the start of one.
         let len =
@@ -222,16 +223,17 @@ impl MultipartScanner {
         {
             return Err(malformed("a part whose Content-Length is not its length"));
         }
+
         if let Some(rule) = rule {
             let source: Bytes = std::mem::take(&mut self.content).into();
-            out.push(Piece::Hole(self.hole(rule, is_file, source)?));
+            out.push(Piece::Hole(self.new_hole(rule, is_file, source)?));
         }
         self.emit(self.delimiter.len(), out);
         self.state = State::Delimiter;
         Ok(true)
     }
 
-    fn hole(&self, rule: usize, is_file: bool, source: Bytes) -> Result<Hole, BodyError> {
+    fn new_hole(&self, rule: usize, is_file: bool, source: Bytes) -> Result<Hole, BodyError> {
         let place = Place::Part {
             boundary: self.boundary.clone(),
         };
@@ -334,7 +336,7 @@ impl<'a> PartHeader<'a> {
                 "content-length" if length.is_none() => length = Some(part_length(value)?),
                 "content-transfer-encoding" if !has_encoding => {
                     has_encoding = true;
-                    // These encodings do not change the content.
+                    // Such encodings do not change the content.
                     if !["7bit", "8bit", "binary"]
                         .contains(&value.trim().to_ascii_lowercase().as_str())
                     {
@@ -351,7 +353,7 @@ impl<'a> PartHeader<'a> {
             }
         }
         let (name, is_file) =
-            names(disposition.ok_or(malformed("a part without Content-Disposition"))?)?;
+            part_name(disposition.ok_or(malformed("a part without Content-Disposition"))?)?;
         Ok(Self {
             name,
             is_file,
@@ -380,7 +382,7 @@ fn part_length(value: &str) -> Result<u64, BodyError> {
 /// Returns the name of a part, and whether it is a file. The name must come first and once, and
 /// only names of files can follow it. A parser that looks for the text `name=` then finds the same
 /// name.
-fn names(disposition: &str) -> Result<(&str, bool), BodyError> {
+fn part_name(disposition: &str) -> Result<(&str, bool), BodyError> {
     let mut parameters = Parameters(disposition);
     if !parameters.media_type().eq_ignore_ascii_case("form-data") {
         return Err(malformed("a part that is not form-data"));
@@ -418,10 +420,10 @@ fn names(disposition: &str) -> Result<(&str, bool), BodyError> {
 fn has_name(value: &str) -> bool {
     let value = value.to_ascii_lowercase();
     value.match_indices("name").any(|(at, name)| {
-        let is_begin = value[..at].ends_with(|c: char| c == ';' || c.is_whitespace());
+        let is_start = value[..at].ends_with(|c: char| c == ';' || c.is_whitespace());
         let behind =
             value[at + name.len()..].trim_start_matches(|c: char| c == '*' || c.is_ascii_digit());
-        is_begin && behind.trim_start().starts_with('=')
+        is_start && behind.trim_start().starts_with('=')
     })
 }
 

@@ -29,9 +29,9 @@ pub(crate) const BREAKS: [char; 4] = ['[', ']', '.', '('];
 
 /// Error text for an alias.
 pub const ALIAS: &str =
-    "a name that some readers take for a selected one: send it as the rule spells it";
+    "a name that some parsers confuse with a selected name: send it as the rule spells it";
 /// Error text for [`is_unclear`].
-pub const UNCLEAR: &str = "a name with a NUL character, or with bytes that are no character";
+pub const UNCLEAR: &str = "a name with a NUL character or with invalid characters";
 
 /// Returns true for an ambiguous name, which parsers truncate, drop or replace. Such a name
 /// contains a NUL character or U+FFFD, the replacement for an unpaired surrogate or invalid UTF-8.
@@ -64,7 +64,7 @@ const fn is_normal(byte: u8) -> bool {
 
 /// Returns a text decomposed, in lower case and without invisible characters, since servers can
 /// ignore these differences. Unlike [`normal_form`], the result keeps separators.
-pub fn folded(text: &str) -> String {
+pub fn fold_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     push_folded(&mut out, text, is_invisible);
     out
@@ -106,16 +106,16 @@ pub(crate) fn each_reading_of_levels(name: &str, mut visit: impl FnMut(&str)) ->
 /// brackets with their content. Returns `None` if this is the whole name.
 fn in_brackets(name: &str) -> Option<String> {
     let mut kept = String::new();
-    let mut begin = None;
+    let mut start = None;
     for (at, c) in name.char_indices() {
-        match (c, begin) {
-            ('[', _) => begin = Some(at),
+        match (c, start) {
+            ('[', _) => start = Some(at),
             (']', Some(from)) => {
                 if kept.is_empty() {
                     kept.push_str(&name[..from]);
                 }
                 kept.push_str(&name[from..=at]);
-                begin = None;
+                start = None;
             }
             _ => {}
         }
@@ -149,7 +149,7 @@ impl NameSet {
     }
 
     /// Creates a set of names without levels.
-    pub fn of(names: &[&str]) -> Self {
+    pub fn from_names(names: &[&str]) -> Self {
         let mut set = Self::new(false);
         names
             .iter()
@@ -205,7 +205,7 @@ impl NameSet {
 
     /// Returns true if the normal form of a truncated name is so short that the name can continue
     /// with a name of the set.
-    pub(crate) fn may_begin(&self, name: &str) -> bool {
+    pub(crate) fn may_start(&self, name: &str) -> bool {
         let mut form = String::new();
         push_form(&mut form, name);
         form.len() <= self.form_bytes_max
@@ -231,13 +231,13 @@ impl NameSet {
     }
 
     /// Returns true if some parser confuses `name` with a name of the set.
-    pub fn takes(&self, name: &str) -> bool {
+    pub fn matches(&self, name: &str) -> bool {
         !self.rules_of(name).is_empty()
     }
 
     fn rules_of_reading(&self, name: &str) -> &[usize] {
         if !self.has_levels {
-            return self.get(&normal_form(name));
+            return self.rules_of_form(&normal_form(name));
         }
         let mut levels = Levels::default();
         let mut looked_up = 0;
@@ -252,20 +252,20 @@ impl NameSet {
             }
             looked_up = levels.flat.len();
             for form in [&levels.flat, &levels.dotted] {
-                let found = self.get(form);
+                let found = self.rules_of_form(form);
                 if !found.is_empty() {
                     return found;
                 }
             }
         }
         if levels.flat.is_empty() {
-            self.get(name)
+            self.rules_of_form(name)
         } else {
             &[]
         }
     }
 
-    fn get(&self, form: &str) -> &[usize] {
+    fn rules_of_form(&self, form: &str) -> &[usize] {
         if !self.form_bytes.contains(&form.len()) {
             return &[];
         }
@@ -285,14 +285,14 @@ struct Levels {
 
 impl Levels {
     fn push(&mut self, level: &str) {
-        let begin = self.flat.len();
+        let start = self.flat.len();
         push_form(&mut self.flat, level);
-        let is_number = self.flat[begin..].bytes().all(|byte| byte.is_ascii_digit());
-        if begin > 0 && is_number {
-            self.flat.truncate(begin);
-        } else if begin < self.flat.len() {
-            self.dotted.push_str(if begin > 0 { "." } else { "" });
-            self.dotted.push_str(&self.flat[begin..]);
+        let is_number = self.flat[start..].bytes().all(|byte| byte.is_ascii_digit());
+        if start > 0 && is_number {
+            self.flat.truncate(start);
+        } else if start < self.flat.len() {
+            self.dotted.push_str(if start > 0 { "." } else { "" });
+            self.dotted.push_str(&self.flat[start..]);
         }
     }
 }
@@ -313,25 +313,25 @@ fn push_folded(out: &mut String, text: &str, is_dropped: fn(char) -> bool) {
         return;
     }
     let nfkd = DecomposingNormalizerBorrowed::new_nfkd();
-    let lower = nfkd
+    let fold_case = nfkd
         .normalize_iter(text.chars())
         .filter(|c| !is_dropped(*c))
-        .flat_map(lower);
+        .flat_map(fold_case);
     // The lower-case characters can have a decomposition again, or must be dropped.
-    out.extend(nfkd.normalize_iter(lower).filter(|c| !is_dropped(*c)));
+    out.extend(nfkd.normalize_iter(fold_case).filter(|c| !is_dropped(*c)));
 }
 
 /// Maps a character to lower case, upper case and lower case again. U+017F, U+212A and the dotless
 /// i become `s`, `k` and `i`; the small and the capital sharp s become `ss`. Characters that are
 /// equal by Unicode's simple case folding are equal here.
-fn lower(c: char) -> impl Iterator<Item = char> {
+fn fold_case(c: char) -> impl Iterator<Item = char> {
     let cases = CaseMapper::new();
-    let lower = cases
+    let fold_case = cases
         .simple_fold(c)
         .to_lowercase()
         .flat_map(char::to_uppercase)
         .flat_map(char::to_lowercase);
-    lower.map(move |c| cases.simple_fold(c))
+    fold_case.map(move |c| cases.simple_fold(c))
 }
 
 /// Returns true for separators, blanks, brackets, quotes and similar characters, and for invisible
@@ -377,7 +377,7 @@ mod tests {
     fn is_alias(name: &str, selected: &str, has_levels: bool) -> bool {
         let mut set = NameSet::new(has_levels);
         set.insert(selected, 0);
-        name != selected && set.takes(name)
+        name != selected && set.matches(name)
     }
 
     #[test]
@@ -396,7 +396,7 @@ mod tests {
             (0..len).for_each(|at| set.insert(&format!("selected{at:05}"), at));
             names.map(|name| {
                 LOOK_UPS.set(0);
-                assert!(!set.takes(name), "{name}");
+                assert!(!set.matches(name), "{name}");
                 LOOK_UPS.get()
             })
         });

@@ -53,7 +53,7 @@ fn to_json(value: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
     let mut text = Vec::with_capacity(value.len() + 2);
     let limits = WalkLimits::default();
     json::from_msgpack(value, &mut text, false, limits)
-        .map_err(|_| RenderError("a value has no form in JSON"))?;
+        .map_err(|_| RenderError("a value cannot be written as JSON"))?;
     let end = text.trim_ascii_end().len();
     out.extend_from_slice(&text[..end]);
     Ok(())
@@ -75,7 +75,7 @@ fn text_of(value: &[u8]) -> Result<String, RenderError> {
             .map(str::to_owned)
             .map_err(|_| RenderError("a value is not UTF-8")),
         Ok(Token::Bin(_) | Token::Array(_) | Token::Map(_) | Token::Ext(..)) => {
-            Err(RenderError("a value is no text, number or boolean"))
+            Err(RenderError("a value is not a text, number or boolean"))
         }
         _ => {
             let mut out = Vec::new();
@@ -123,7 +123,7 @@ fn render_part(boundary: &str, value: &[u8], out: &mut Vec<u8>) -> Result<(), Re
     };
     // Parsers recognize different delimiters, so the value must not contain the boundary at all.
     if memchr::memmem::find(&content, boundary.as_bytes()).is_some() {
-        return Err(RenderError("a value holds the boundary of its body"));
+        return Err(RenderError("a value contains the boundary of its body"));
     }
     out.extend_from_slice(&content);
     Ok(())

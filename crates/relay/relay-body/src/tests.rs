@@ -25,7 +25,7 @@ fn rule(paths: &[&str], containers: Containers) -> BodyRule {
 }
 
 fn set<const LEN: usize>(rules: [BodyRule; LEN]) -> Arc<RuleSet> {
-    Arc::new(RuleSet::alone(rules.into()).unwrap())
+    Arc::new(RuleSet::of_direction(rules.into()).unwrap())
 }
 
 /// Names of fields for upstreams that read another body as a form.

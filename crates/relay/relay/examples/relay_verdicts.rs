@@ -50,12 +50,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Returns the pieces of a body, or `None` if the body is rejected.
 fn body(routes: &RouteTable, content_type: &str, body: &[u8]) -> Option<Vec<Piece>> {
     http::HeaderValue::from_str(content_type).ok()?;
-    let (route, _) = routes.find("a", &Method::POST, "/fields").ok()?;
+    let (route, _) = routes.find_route("a", &Method::POST, "/fields").ok()?;
     let format = Format::from_content_type(content_type).ok()?;
     let rules = route.request.body_rules(&format)?;
     let mut scanner = route
         .request
-        .scanner(format, rules, Limits::default(), Phase::Request);
+        .new_scanner(format, rules, Limits::default(), Phase::Request);
     let mut pieces = Vec::new();
     scanner
         .push(&Bytes::copy_from_slice(body), &mut pieces)
@@ -73,7 +73,9 @@ fn query(routes: &RouteTable, query: &[u8]) -> Option<Vec<Piece>> {
         .body(())
         .ok()?;
     let target = request_check::check(&request.into_parts().0, false).ok()?;
-    let (route, segments) = routes.find(&target.host, &Method::GET, &target.path).ok()?;
+    let (route, segments) = routes
+        .find_route(&target.host, &Method::GET, &target.path)
+        .ok()?;
     let pieces = fields::target_pieces(
         &route.request,
         &segments,

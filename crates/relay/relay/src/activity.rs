@@ -88,16 +88,18 @@ impl Activity {
 
     /// Records that the head of a request arrived. Dropping the guard records the end of its
     /// response.
-    pub fn begin(self: &Arc<Self>, is_http2: bool) -> InFlight {
+    pub fn start_exchange(self: &Arc<Self>, is_http2: bool) -> InFlight {
         self.in_flight.fetch_add(1, Ordering::AcqRel);
         if is_http2 {
             self.is_http2.store(true, Ordering::Relaxed);
         }
+
         let offer = Arc::new(Offer::default());
         let mut offers = self.offers.lock().unwrap_or_else(PoisonError::into_inner);
         offers.retain(|offer| offer.strong_count() > 0);
         offers.push(Arc::downgrade(&offer));
         drop(offers);
+
         InFlight {
             activity: Arc::clone(self),
             offer,
@@ -115,41 +117,43 @@ impl Activity {
     }
 
     /// Records whether a part of the next head has arrived.
-    pub fn within_head(&self, is_within_head: bool) {
+    pub fn set_within_head(&self, is_within_head: bool) {
         self.is_within_head.store(is_within_head, Ordering::Release);
     }
 
     /// Records whether the next byte starts a request over HTTP/1.1.
-    pub fn between_requests(&self, is_between_requests: bool) {
+    pub fn set_between_requests(&self, is_between_requests: bool) {
         self.is_between_requests
             .store(is_between_requests, Ordering::Release);
     }
 
     /// Returns the bytes received and sent so far.
-    pub fn bytes(&self) -> (u64, u64) {
+    pub fn byte_counts(&self) -> (u64, u64) {
         (
             self.received.load(Ordering::Relaxed),
             self.sent.load(Ordering::Relaxed),
         )
     }
 
-    fn since(&self) -> std::sync::MutexGuard<'_, Since> {
+    fn lock_since(&self) -> std::sync::MutexGuard<'_, Since> {
         self.since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read(&self, bytes: usize) {
+    /// Records bytes from the client. The first byte after an idle time starts a head.
+    fn record_received(&self, bytes: usize) {
         self.received.fetch_add(bytes as u64, Ordering::Relaxed);
         if self.in_flight.load(Ordering::Acquire) > 0 || self.is_http2.load(Ordering::Relaxed) {
             return;
         }
-        let mut since = self.since();
+
+        let mut since = self.lock_since();
         if matches!(*since, Since::Idle(_)) {
             *since = Since::Head(Instant::now());
         }
     }
 
     /// Returns the expired limit, or the time of the next check.
-    fn check(&self, now: Instant) -> Result<Instant, Expired> {
+    fn check_limits(&self, now: Instant) -> Result<Instant, Expired> {
         // A request can start and end between two checks, and either limit can be shorter.
         let next = now + self.timeouts.header.min(self.timeouts.idle);
         if self.is_stalled(now) {
@@ -158,7 +162,8 @@ impl Activity {
         if self.in_flight.load(Ordering::Acquire) > 0 {
             return Ok(next);
         }
-        let (due, expired) = match *self.since() {
+
+        let (due, expired) = match *self.lock_since() {
             Since::Head(since) => (since + self.timeouts.header, Expired::Header),
             Since::Idle(since) => (since + self.timeouts.idle, Expired::Idle),
         };
@@ -172,17 +177,17 @@ impl Activity {
     /// Waits for at least `time`, and until the connection was quiet for `time`. A quiet connection
     /// has no exchange, no partial head or body and nothing to send. Does not return before the
     /// first exchange. Safe to drop.
-    pub async fn becomes_quiet(&self, time: Duration) {
+    pub async fn wait_until_quiet(&self, time: Duration) {
         // Wait for at least `time`: bytes that start no request, such as an empty line, would
         // otherwise wake a parked connection again and again.
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             let now = Instant::now();
             let is_busy = self.in_flight.load(Ordering::Acquire) > 0
                 || !self.is_between_requests.load(Ordering::Acquire)
                 || self.is_sending.load(Ordering::Acquire);
-            let due = match *self.since() {
-                Since::Idle(since) if !is_busy => since.max(begun) + time,
+            let due = match *self.lock_since() {
+                Since::Idle(since) if !is_busy => since.max(started) + time,
                 _ => now + time,
             };
             if now >= due {
@@ -193,9 +198,9 @@ impl Activity {
     }
 
     /// Waits until a time limit has passed. Safe to drop.
-    pub async fn expired(&self) -> Expired {
+    pub async fn wait_until_expired(&self) -> Expired {
         loop {
-            match self.check(Instant::now()) {
+            match self.check_limits(Instant::now()) {
                 Ok(next) => tokio::time::sleep_until(next).await,
                 Err(expired) => return expired,
             }
@@ -213,7 +218,7 @@ pub struct InFlight {
 impl InFlight {
     /// Records that the current task serves the exchange. If the client does not read the response,
     /// an HTTP/2 stream is reset, and an HTTP/1.1 connection is closed.
-    pub fn is_of_stream(&mut self) {
+    pub fn use_stream_of_task(&mut self) {
         if let Some(offer) = Offer::of_task() {
             self.offer = offer;
         }
@@ -229,7 +234,7 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         let now = Instant::now();
         let is_due = self.activity.is_within_head.load(Ordering::Acquire);
-        *self.activity.since() = if is_due {
+        *self.activity.lock_since() = if is_due {
             Since::Head(now)
         } else {
             Since::Idle(now)
@@ -257,8 +262,8 @@ impl<T> Watched<T> {
         }
     }
 
-    /// Returns progress, and converts a stall that lasts too long to an error.
-    fn progress<R>(
+    /// Returns the result of a write. Fails if writes have waited longer than the limit.
+    fn check_stall<R>(
         &mut self,
         cx: &mut Context<'_>,
         poll: Poll<io::Result<R>>,
@@ -270,6 +275,7 @@ impl<T> Watched<T> {
             self.stalled = None;
             return poll;
         }
+
         let write = self.activity.timeouts.write;
         let stalled = self
             .stalled
@@ -292,7 +298,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
         let poll = Pin::new(&mut self.io).poll_read(cx, buf);
         let read = buf.filled().len() - before;
         if read > 0 {
-            self.activity.read(read);
+            self.activity.record_received(read);
         }
         poll
     }
@@ -310,12 +316,12 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
                 .sent
                 .fetch_add(written as u64, Ordering::Relaxed);
         }
-        self.progress(cx, poll)
+        self.check_stall(cx, poll)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let poll = Pin::new(&mut self.io).poll_flush(cx);
-        self.progress(cx, poll)
+        self.check_stall(cx, poll)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -334,7 +340,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
                 .sent
                 .fetch_add(written as u64, Ordering::Relaxed);
         }
-        self.progress(cx, poll)
+        self.check_stall(cx, poll)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -354,9 +360,9 @@ mod tests {
     };
 
     async fn seconds_until_expired(activity: &Activity) -> (Expired, u64) {
-        let begun = Instant::now();
-        let expired = activity.expired().await;
-        (expired, begun.elapsed().as_secs())
+        let started = Instant::now();
+        let expired = activity.wait_until_expired().await;
+        (expired, started.elapsed().as_secs())
     }
 
     #[tokio::test(start_paused = true)]
@@ -371,22 +377,22 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_idle_connection_stays_until_its_next_byte() {
         let activity = Arc::new(Activity::new(TIMEOUTS));
-        drop(activity.begin(false));
+        drop(activity.start_exchange(false));
         assert_eq!(seconds_until_expired(&activity).await, (Expired::Idle, 60));
-        drop(activity.begin(false));
+        drop(activity.start_exchange(false));
         tokio::time::sleep(Duration::from_secs(30)).await;
-        activity.read(1);
+        activity.record_received(1);
         // Further bytes of the head buy no time.
         tokio::time::sleep(Duration::from_secs(4)).await;
-        activity.read(1);
+        activity.record_received(1);
         assert_eq!(seconds_until_expired(&activity).await, (Expired::Header, 6));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_head_that_began_during_an_exchange_is_due_after_it() {
         let activity = Arc::new(Activity::new(TIMEOUTS));
-        let exchange = activity.begin(false);
-        activity.within_head(true);
+        let exchange = activity.start_exchange(false);
+        activity.set_within_head(true);
         tokio::time::sleep(Duration::from_secs(30)).await;
         drop(exchange);
         assert_eq!(
@@ -404,7 +410,7 @@ mod tests {
         let activity = Arc::new(Activity::new(timeouts));
         let request = async {
             tokio::time::sleep(Duration::from_millis(500)).await;
-            drop(activity.begin(false));
+            drop(activity.start_exchange(false));
             std::future::pending::<()>().await;
         };
         tokio::select! {
@@ -416,34 +422,36 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_exchange_has_no_limit_here() {
         let activity = Arc::new(Activity::new(TIMEOUTS));
-        let exchange = activity.begin(false);
-        let expired = tokio::time::timeout(Duration::from_secs(1_000), activity.expired()).await;
+        let exchange = activity.start_exchange(false);
+        let expired =
+            tokio::time::timeout(Duration::from_secs(1_000), activity.wait_until_expired()).await;
         assert!(expired.is_err());
-        activity.read(1);
+        activity.record_received(1);
         drop(exchange);
-        assert_eq!(activity.expired().await, Expired::Idle);
+        assert_eq!(activity.wait_until_expired().await, Expired::Idle);
     }
 
     #[tokio::test(start_paused = true)]
     async fn frames_between_requests_of_http2_begin_no_head() {
         let activity = Arc::new(Activity::new(TIMEOUTS));
-        drop(activity.begin(true));
-        activity.read(17);
+        drop(activity.start_exchange(true));
+        activity.record_received(17);
         assert_eq!(seconds_until_expired(&activity).await, (Expired::Idle, 60));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_response_that_nobody_takes_ends_the_connection() {
         let activity = Arc::new(Activity::new(TIMEOUTS));
-        let exchange = activity.begin(true);
-        exchange.offer().give(1);
+        let exchange = activity.start_exchange(true);
+        exchange.offer().add_waiting(1);
         // Checked when the next limit could have passed.
         assert_eq!(
             seconds_until_expired(&activity).await,
             (Expired::Stalled, 20)
         );
-        exchange.offer().take(1);
-        let expired = tokio::time::timeout(Duration::from_secs(1_000), activity.expired()).await;
+        exchange.offer().remove_waiting(1);
+        let expired =
+            tokio::time::timeout(Duration::from_secs(1_000), activity.wait_until_expired()).await;
         assert!(expired.is_err());
     }
 
@@ -451,10 +459,10 @@ mod tests {
     async fn a_write_that_stalls_fails() {
         let (near, _far) = tokio::io::duplex(8);
         let mut watched = Watched::new(near, Arc::new(Activity::new(TIMEOUTS)));
-        let begun = Instant::now();
+        let started = Instant::now();
         let error = watched.write_all(&[0; 64]).await.unwrap_err();
         assert_eq!(
-            (error.kind(), begun.elapsed().as_secs()),
+            (error.kind(), started.elapsed().as_secs()),
             (io::ErrorKind::TimedOut, 15)
         );
     }

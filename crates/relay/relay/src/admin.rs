@@ -22,8 +22,8 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Returns the reason to send no requests here, if any.
-    pub fn refusal(&self) -> Option<&'static str> {
+    /// Returns the reason why the relay is not ready, or `None` if it is ready.
+    pub fn unready_reason(&self) -> Option<&'static str> {
         if self.is_draining.load(Ordering::Relaxed) {
             return Some("draining");
         }
@@ -58,10 +58,10 @@ impl AdminRoutes for RelayRoutes {
         match path {
             "/live" => AdminResponse::Ok("live\n".to_owned()),
             "/metrics" => {
-                self.relay.measure();
-                AdminResponse::Metrics(self.relay.metrics.text())
+                self.relay.update_gauges();
+                AdminResponse::Metrics(self.relay.metrics.to_text())
             }
-            _ => match self.readiness.refusal() {
+            _ => match self.readiness.unready_reason() {
                 None => AdminResponse::Ok("ready\n".to_owned()),
                 Some(reason) => AdminResponse::Unavailable(format!("{reason}\n")),
             },
@@ -78,7 +78,7 @@ mod tests {
     use sealwire_dev_ca::{Authority, Leaf, Usage, Validity};
 
     use super::*;
-    use crate::config::Limits;
+    use crate::config;
     use crate::engine::Engine;
     use crate::metrics::Metrics;
 
@@ -107,7 +107,7 @@ mod tests {
             Arc::clone(&metrics),
         );
         let relay = Arc::new(Relay::new(
-            Limits::default(),
+            config::parse(&config::template(), []).unwrap().limits,
             engine,
             metrics,
             sealwire_service::spans::Traces::default(),

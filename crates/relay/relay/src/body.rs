@@ -39,8 +39,8 @@ pub fn from_client(body: Incoming, idle: Duration, usage: Arc<Usage>) -> Source 
     )
 }
 
-/// Creates a source that fails with `late` if the relay waits for `idle` without a byte. Its bytes
-/// are added to `usage`.
+/// Creates a source that fails with `late` if the relay waits for `idle` without a byte. The length
+/// of its frames is added to `usage`.
 pub fn with_idle_limit<B>(
     body: B,
     idle: Duration,
@@ -50,28 +50,28 @@ pub fn with_idle_limit<B>(
 where
     B: Body<Data = Bytes, Error = Failure> + Unpin + Send + 'static,
 {
-    Idle {
+    IdleLimited {
         body,
         idle,
         late,
         usage,
-        waits: None,
+        deadline: None,
     }
     .boxed_unsync()
 }
 
 /// Fails if no frame arrives within a time limit.
-struct Idle<B> {
+struct IdleLimited<B> {
     body: B,
     idle: Duration,
     late: Failure,
     usage: Option<Arc<Usage>>,
     /// Set only while the relay waits for a frame, so that the time of a slow upstream does not
     /// count against the client.
-    waits: Option<Pin<Box<Sleep>>>,
+    deadline: Option<Pin<Box<Sleep>>>,
 }
 
-impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Body for Idle<B> {
+impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Body for IdleLimited<B> {
     type Data = Bytes;
     type Error = Failure;
 
@@ -81,15 +81,15 @@ impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Body for Idle<B> {
     ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         let this = &mut *self;
         if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) {
-            this.waits = None;
+            this.deadline = None;
             if let (Some(usage), Some(Ok(frame))) = (&this.usage, &frame) {
-                usage.received(frame.data_ref().map_or(0, Bytes::len));
+                usage.add_received(frame.data_ref().map_or(0, Bytes::len));
             }
             return Poll::Ready(frame);
         }
         let idle = this.idle;
         ready!(
-            this.waits
+            this.deadline
                 .get_or_insert_with(|| Box::pin(tokio::time::sleep(idle)))
                 .as_mut()
                 .poll(cx)
@@ -125,7 +125,7 @@ pub async fn is_empty(source: &mut Source) -> Result<bool, Failure> {
                     source,
                     Empty::new().map_err(|never| match never {}).boxed_unsync(),
                 );
-                *source = Begun {
+                *source = FirstFrameRead {
                     first: Some(data),
                     rest,
                 }
@@ -137,12 +137,12 @@ pub async fn is_empty(source: &mut Source) -> Result<bool, Failure> {
 }
 
 /// A body whose first frame was already read.
-struct Begun {
+struct FirstFrameRead {
     first: Option<Bytes>,
     rest: Source,
 }
 
-impl Body for Begun {
+impl Body for FirstFrameRead {
     type Data = Bytes;
     type Error = Failure;
 
@@ -179,8 +179,8 @@ const FRAME_BYTES_MAX: usize = 32 << 10;
 type Edited = Pin<Box<dyn Stream<Item = Result<Bytes, Failure>> + Send>>;
 
 enum Content {
-    Whole(Option<Bytes>),
-    Pass(Source),
+    Bytes(Option<Bytes>),
+    Unchanged(Source),
     Edited(Edited),
 }
 
@@ -213,37 +213,32 @@ impl Outgoing {
 
     /// Creates a body without bytes.
     pub fn empty() -> Self {
-        Self::new(Content::Whole(None))
+        Self::new(Content::Bytes(None))
     }
 
     /// Creates a body with these bytes.
-    pub fn whole(bytes: Bytes) -> Self {
-        Self::new(Content::Whole((!bytes.is_empty()).then_some(bytes)))
+    pub fn from_bytes(bytes: Bytes) -> Self {
+        Self::new(Content::Bytes((!bytes.is_empty()).then_some(bytes)))
     }
 
     /// Creates a body that passes unchanged. `filter` removes trailers that must not pass.
-    pub fn pass(source: Source, filter: fn(&mut HeaderMap)) -> Self {
+    pub fn unchanged(source: Source, filter: fn(&mut HeaderMap)) -> Self {
         Self {
             allowed_trailers: filter,
-            ..Self::new(Content::Pass(source))
+            ..Self::new(Content::Unchanged(source))
         }
     }
 
     /// Creates a body that is edited while it is sent. The frames in `first` are already edited.
-    pub fn edited(first: VecDeque<Bytes>, editor: Editor) -> Self {
-        let next =
-            async |(mut first, mut editor): (VecDeque<Bytes>, Editor)| match first.pop_front() {
-                Some(bytes) => Ok(Some((bytes, (first, editor)))),
-                None => Ok(editor.next().await?.map(|bytes| (bytes, (first, editor)))),
-            };
+    pub fn from_editor(first: VecDeque<Bytes>, editor: Editor) -> Self {
         Self::new(Content::Edited(Box::pin(futures_util::stream::try_unfold(
             (first, editor),
-            next,
+            next_edited_frame,
         ))))
     }
 
     /// Returns the cell that receives the failure of this body.
-    pub fn failed(&self) -> Arc<OnceLock<Failure>> {
+    pub fn failure_cell(&self) -> Arc<OnceLock<Failure>> {
         Arc::clone(&self.failed)
     }
 
@@ -253,7 +248,7 @@ impl Outgoing {
     ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         // Drop empty frames, because HTTP/2 libraries close a connection after a hundred of them.
         while self.rest.is_empty() {
-            match ready!(self.poll_whole_frame(cx)).map(|frame| frame.map(Frame::into_data)) {
+            match ready!(self.poll_unsplit_frame(cx)).map(|frame| frame.map(Frame::into_data)) {
                 Some(Ok(Ok(data))) => self.rest = data,
                 Some(Ok(Err(frame))) => return Poll::Ready(Some(Ok(frame))),
                 Some(Err(failure)) => return Poll::Ready(Some(Err(failure))),
@@ -263,7 +258,8 @@ impl Outgoing {
         let piece = self.rest.split_to(self.rest.len().min(FRAME_BYTES_MAX));
         // Over HTTP/1.1, hyper can keep the last piece after the end of the exchange. A slice of a
         // held body would keep the whole body, whose memory is no longer counted. Copy it instead.
-        let is_part_of_held = self.rest.is_empty() && !matches!(self.content, Content::Pass(_));
+        let is_part_of_held =
+            self.rest.is_empty() && !matches!(self.content, Content::Unchanged(_));
         let piece = if is_part_of_held {
             Bytes::copy_from_slice(&piece)
         } else {
@@ -272,14 +268,14 @@ impl Outgoing {
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
-    fn poll_whole_frame(
+    fn poll_unsplit_frame(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         match &mut self.content {
-            Content::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Content::Bytes(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Content::Edited(stream) => stream.as_mut().poll_next(cx).map_ok(Frame::data),
-            Content::Pass(source) => {
+            Content::Unchanged(source) => {
                 Pin::new(source)
                     .poll_frame(cx)
                     .map_ok(|frame| match frame.into_trailers() {
@@ -291,6 +287,19 @@ impl Outgoing {
                     })
             }
         }
+    }
+}
+
+/// Returns the next edited frame and the rest of the stream.
+async fn next_edited_frame(
+    (mut first, mut editor): (VecDeque<Bytes>, Editor),
+) -> Result<Option<(Bytes, (VecDeque<Bytes>, Editor))>, Failure> {
+    match first.pop_front() {
+        Some(bytes) => Ok(Some((bytes, (first, editor)))),
+        None => Ok(editor
+            .next_frame()
+            .await?
+            .map(|bytes| (bytes, (first, editor)))),
     }
 }
 
@@ -311,8 +320,8 @@ impl Body for Outgoing {
 
     fn is_end_stream(&self) -> bool {
         let content_ended = match &self.content {
-            Content::Whole(bytes) => bytes.is_none(),
-            Content::Pass(source) => source.is_end_stream(),
+            Content::Bytes(bytes) => bytes.is_none(),
+            Content::Unchanged(source) => source.is_end_stream(),
             Content::Edited(_) => false,
         };
         content_ended && self.rest.is_empty()
@@ -320,10 +329,10 @@ impl Body for Outgoing {
 
     fn size_hint(&self) -> SizeHint {
         let content = match &self.content {
-            Content::Whole(bytes) => {
+            Content::Bytes(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64)
             }
-            Content::Pass(source) => source.size_hint(),
+            Content::Unchanged(source) => source.size_hint(),
             Content::Edited(_) => SizeHint::default(),
         };
         content.exact().map_or(content, |bytes| {
@@ -344,7 +353,7 @@ mod tests {
             ["", "a", "", "", "b", ""].map(|text| Ok::<_, Failure>(Frame::data(Bytes::from(text))));
         let source =
             http_body_util::StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync();
-        let mut body = Outgoing::pass(source, HeaderMap::clear);
+        let mut body = Outgoing::unchanged(source, HeaderMap::clear);
         let mut taken = Vec::new();
         while let Some(frame) = body.frame().await {
             taken.push(frame.unwrap().into_data().unwrap());
@@ -357,7 +366,7 @@ mod tests {
         for len in [1, FRAME_BYTES_MAX, FRAME_BYTES_MAX + 1, 5 * FRAME_BYTES_MAX] {
             let held: Bytes = (0..len).map(|at| at as u8).collect();
             let range = held.as_ptr_range();
-            let mut body = Outgoing::whole(held.clone());
+            let mut body = Outgoing::from_bytes(held.clone());
             let (mut taken, mut last) = (Vec::new(), Bytes::new());
             while let Some(frame) = body.frame().await {
                 last = frame.unwrap().into_data().unwrap();

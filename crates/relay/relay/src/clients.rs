@@ -11,7 +11,7 @@ use x509_parser::asn1_rs::Tag;
 use x509_parser::extensions::GeneralName;
 
 use crate::error::{Failure, Reason};
-use crate::server_tls::secret;
+use crate::server_tls::read_secret;
 use crate::shares::ClientId;
 
 /// Shortest token in bytes. 128 bits in base64 or hexadecimal are longer.
@@ -55,7 +55,7 @@ impl Clients {
     /// Permits clients with a certificate of one of these names: a DNS name with or without `dns:`,
     /// a URI, or `cn:` and a common name. Permits all clients with a certificate if the list is
     /// empty. The configuration accepts no other principals ([`is_principal`]).
-    pub fn certificates<'a>(principals: impl IntoIterator<Item = &'a str>) -> Self {
+    pub fn from_principals<'a>(principals: impl IntoIterator<Item = &'a str>) -> Self {
         let names = principals
             .into_iter()
             .map(|name| name.strip_prefix("dns:").unwrap_or(name).into());
@@ -66,8 +66,8 @@ impl Clients {
     ///
     /// # Errors
     /// A sentence that contains no token.
-    pub fn tokens(path: &Path) -> Result<Self, String> {
-        let text = secret(path).map_err(|error| error.to_string())?;
+    pub fn read_tokens(path: &Path) -> Result<Self, String> {
+        let text = read_secret(path).map_err(|error| error.to_string())?;
         let lines = text
             .lines()
             .map(str::trim)
@@ -76,14 +76,14 @@ impl Clients {
         for line in lines {
             if line.len() < TOKEN_BYTES_MIN || !line.bytes().all(|byte| byte.is_ascii_graphic()) {
                 return Err(format!(
-                    "{}: a token is shorter than {TOKEN_BYTES_MIN} characters, or not of visible ASCII",
+                    "{}: a token is shorter than {TOKEN_BYTES_MIN} characters, or has characters other than visible ASCII",
                     path.display()
                 ));
             }
-            tokens.insert(digest(line.as_bytes()));
+            tokens.insert(token_digest(line.as_bytes()));
         }
         if tokens.is_empty() {
-            Err(format!("{}: no token", path.display()))
+            Err(format!("{}: the file has no token", path.display()))
         } else {
             Ok(Self::Bearer(tokens))
         }
@@ -101,7 +101,7 @@ impl Clients {
         name: Option<&Arc<str>>,
         address: ClientId,
     ) -> Result<Client, Failure> {
-        let unauthenticated = || Failure::request(Reason::Unauthenticated);
+        const UNAUTHENTICATED: Failure = Failure::request(Reason::Unauthenticated);
         match self {
             Self::Open => Ok(Client {
                 principal: None,
@@ -109,7 +109,7 @@ impl Clients {
             }),
             Self::Certificate(allowed) => {
                 let name = name.filter(|name| allowed.is_empty() || allowed.contains(&***name));
-                let name = name.ok_or_else(unauthenticated)?;
+                let name = name.ok_or(UNAUTHENTICATED)?;
                 Ok(Client {
                     principal: Some(Arc::clone(name)),
                     id: ClientId::Name(Arc::clone(name)),
@@ -123,18 +123,18 @@ impl Clients {
                 };
                 let mut values = headers.get_all(header).iter();
                 let (Some(value), None) = (values.next(), values.next()) else {
-                    return Err(unauthenticated());
+                    return Err(UNAUTHENTICATED);
                 };
-                let token = token_of(value, is_proxy).ok_or_else(unauthenticated)?;
+                let token = token_of(value, is_proxy).ok_or(UNAUTHENTICATED)?;
                 // The time of a lookup by digest reveals nothing about the token.
-                let digest = digest(&token);
-                if tokens.contains(&digest) {
+                let token_digest = token_digest(&token);
+                if tokens.contains(&token_digest) {
                     Ok(Client {
                         principal: None,
-                        id: ClientId::Token(digest),
+                        id: ClientId::Token(token_digest),
                     })
                 } else {
-                    Err(unauthenticated())
+                    Err(UNAUTHENTICATED)
                 }
             }
         }
@@ -157,14 +157,14 @@ fn token_of(value: &HeaderValue, is_proxy: bool) -> Option<Vec<u8>> {
     Some(pair.get(colon + 1..)?.to_vec())
 }
 
-fn digest(token: &[u8]) -> [u8; 32] {
+fn token_digest(token: &[u8]) -> [u8; 32] {
     use sha2::Digest as _;
     sha2::Sha256::digest(token).into()
 }
 
 /// Returns the name of a client's certificate: its first DNS name or URI, or `cn:` and its common
-/// name. Returns `None` if there is no such name, or if any of them is unreadable or has characters
-/// of another kind. An invalid name is never replaced by another name. The name includes its kind,
+/// name. Returns `None` if the certificate lacks such a name, or if any of them is unreadable or has
+/// invalid characters. An invalid name is never replaced by another name. The name includes its kind,
 /// because authorities can verify the kinds differently.
 pub fn name_of(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
@@ -240,7 +240,7 @@ mod tests {
     fn bearer() -> Clients {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "# comment\n0123456789abcdefghij\n").unwrap();
-        Clients::tokens(file.path()).unwrap()
+        Clients::read_tokens(file.path()).unwrap()
     }
 
     #[test]
@@ -312,7 +312,7 @@ mod tests {
         ] {
             let file = tempfile::NamedTempFile::new().unwrap();
             std::fs::write(file.path(), text).unwrap();
-            let error = Clients::tokens(file.path()).unwrap_err();
+            let error = Clients::read_tokens(file.path()).unwrap_err();
             assert!(!error.contains("s3cret"), "{error}");
         }
     }
@@ -403,7 +403,7 @@ mod tests {
             ("spiffe://org/relay", "spiffe://org/relay", true),
             ("spiffe://org/relay", "cn:spiffe://org/relay", false),
         ] {
-            let clients = Clients::certificates([principal]);
+            let clients = Clients::from_principals([principal]);
             let name = Arc::from(name);
             let outcome = clients.authenticate(&HeaderMap::new(), false, Some(&name), ADDRESS);
             assert_eq!(outcome.is_ok(), is_let_in, "{principal} {name}");

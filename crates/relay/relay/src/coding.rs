@@ -39,7 +39,7 @@ pub enum CodingError {
     #[error("an unknown content coding, or more than one")]
     Unknown,
     /// The bytes are not in the content coding.
-    #[error("the body is not of its content coding")]
+    #[error("the body is malformed for its content coding")]
     Malformed,
     /// The body ended before the end of the coding.
     #[error("the compressed body is incomplete")]
@@ -57,7 +57,7 @@ pub enum CodingError {
 
 impl CodingError {
     /// Returns the reason of the failure. The caller adds the phase.
-    pub const fn reason(self) -> Reason {
+    pub const fn to_reason(self) -> Reason {
         match self {
             Self::Unknown => Reason::Unreadable("content coding"),
             Self::Malformed => Reason::Invalid("compressed body"),
@@ -73,7 +73,7 @@ impl CodingError {
 pub struct Decoder {
     coding: Coding,
     bytes_max: u64,
-    engine: Option<Engine>,
+    state: Option<CodingState>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl Coding {
     }
 }
 
-enum Engine {
+enum CodingState {
     Gzip(Box<MultiGzDecoder<Sink>>),
     Deflate {
         state: Decompress,
@@ -115,7 +115,7 @@ enum Engine {
     },
 }
 
-impl Engine {
+impl CodingState {
     fn new(coding: Coding, bytes_max: u64) -> Self {
         let sink = Sink {
             output: Vec::new(),
@@ -133,9 +133,9 @@ impl Engine {
             },
             Coding::Brotli => {
                 let allocated = Arc::<AtomicUsize>::default();
-                let counting = || CountingAlloc(Arc::clone(&allocated));
-                let buffer = Allocator::<u8>::alloc_cell(&mut counting(), STEP_BYTES);
-                let writer = Brotli::new(sink, buffer, counting(), counting(), counting());
+                let mut alloc = CountingAlloc(Arc::clone(&allocated));
+                let buffer = Allocator::<u8>::alloc_cell(&mut alloc, STEP_BYTES);
+                let writer = Brotli::new(sink, buffer, alloc.clone(), alloc.clone(), alloc);
                 Self::Brotli {
                     writer: Box::new(writer),
                     allocated,
@@ -149,7 +149,7 @@ impl Engine {
         }
     }
 
-    fn sink(&mut self) -> &mut Sink {
+    fn sink_mut(&mut self) -> &mut Sink {
         match self {
             Self::Gzip(writer) => writer.get_mut(),
             Self::Brotli { writer, .. } => writer.get_mut(),
@@ -185,7 +185,7 @@ impl Decoder {
         Ok(Some(Self {
             coding,
             bytes_max,
-            engine: None,
+            state: None,
         }))
     }
 
@@ -198,11 +198,11 @@ impl Decoder {
     /// [`Decoder::push`] this is the memory that the decoder has allocated. For zstd, the memory of
     /// [`Decoder::finish`] is included from the start, because that call allocates the most.
     pub fn memory_bytes(&self) -> usize {
-        match &self.engine {
+        match &self.state {
             None => 0,
-            Some(Engine::Gzip(_) | Engine::Deflate { .. }) => INFLATE_BYTES,
-            Some(Engine::Brotli { allocated, .. }) => allocated.load(Ordering::Relaxed),
-            Some(Engine::Zstd {
+            Some(CodingState::Gzip(_) | CodingState::Deflate { .. }) => INFLATE_BYTES,
+            Some(CodingState::Brotli { allocated, .. }) => allocated.load(Ordering::Relaxed),
+            Some(CodingState::Zstd {
                 input,
                 blocks,
                 sink,
@@ -227,25 +227,25 @@ impl Decoder {
         if part.is_empty() {
             return Ok(());
         }
-        let engine = self
-            .engine
-            .get_or_insert_with(|| Engine::new(self.coding, self.bytes_max));
-        engine.sink().input_bytes += part.len() as u64;
-        match engine {
-            Engine::Gzip(writer) => {
+        let state = self
+            .state
+            .get_or_insert_with(|| CodingState::new(self.coding, self.bytes_max));
+        state.sink_mut().input_bytes += part.len() as u64;
+        match state {
+            CodingState::Gzip(writer) => {
                 let result = writer.write_all(part).and_then(|()| writer.flush());
-                writer.get_mut().fault(result)?;
+                writer.get_mut().check_result(result)?;
             }
-            Engine::Brotli { writer, .. } => {
+            CodingState::Brotli { writer, .. } => {
                 let result = writer.write_all(part);
-                writer.get_mut().fault(result)?;
+                writer.get_mut().check_result(result)?;
             }
-            Engine::Deflate {
+            CodingState::Deflate {
                 state,
                 sink,
                 is_done,
-            } => inflate(state, part, sink, is_done)?,
-            Engine::Zstd {
+            } => decode_deflate(state, part, sink, is_done)?,
+            CodingState::Zstd {
                 input,
                 blocks,
                 sink,
@@ -259,10 +259,10 @@ impl Decoder {
                     input.reserve_exact(needed.max(2 * input.capacity()).min(most) - input.len());
                 }
                 input.extend_from_slice(part);
-                blocks.follow(input);
+                blocks.read_headers(input);
             }
         }
-        output.append(&mut engine.sink().output);
+        output.append(&mut state.sink_mut().output);
         Ok(())
     }
 
@@ -272,21 +272,21 @@ impl Decoder {
     ///
     /// [`CodingError::Truncated`] if the coding is incomplete. See [`CodingError`] for others.
     pub fn finish(self, output: &mut Vec<u8>) -> Result<(), CodingError> {
-        let mut engine = self.engine.ok_or(CodingError::Truncated)?;
-        match &mut engine {
-            Engine::Gzip(writer) => {
+        let mut state = self.state.ok_or(CodingError::Truncated)?;
+        match &mut state {
+            CodingState::Gzip(writer) => {
                 let result = writer.try_finish();
-                writer.get_mut().fault(result)?;
+                writer.get_mut().check_result(result)?;
             }
-            Engine::Brotli { writer, .. } => {
+            CodingState::Brotli { writer, .. } => {
                 let result = writer.close();
-                writer.get_mut().fault(result)?;
+                writer.get_mut().check_result(result)?;
             }
-            Engine::Deflate { is_done: false, .. } => return Err(CodingError::Truncated),
-            Engine::Deflate { .. } => {}
-            Engine::Zstd { input, sink, .. } => unzstd(input, sink)?,
+            CodingState::Deflate { is_done: false, .. } => return Err(CodingError::Truncated),
+            CodingState::Deflate { .. } => {}
+            CodingState::Zstd { input, sink, .. } => decode_zstd(input, sink)?,
         }
-        output.append(&mut engine.sink().output);
+        output.append(&mut state.sink_mut().output);
         Ok(())
     }
 }
@@ -302,6 +302,7 @@ type Brotli = DecompressorWriterCustomAlloc<
 
 /// Counts the allocated bytes. A brotli stream can request a window of up to 16 MiB, and its tables
 /// take more.
+#[derive(Clone)]
 struct CountingAlloc(Arc<AtomicUsize>);
 
 impl<T: Clone + Default> Allocator<T> for CountingAlloc {
@@ -328,7 +329,7 @@ struct Sink {
 }
 
 impl Sink {
-    fn put(&mut self, bytes: &[u8]) -> Result<(), CodingError> {
+    fn append(&mut self, bytes: &[u8]) -> Result<(), CodingError> {
         self.output_bytes += bytes.len() as u64;
         if self.output_bytes > self.bytes_max {
             return Err(CodingError::TooLarge(self.bytes_max));
@@ -341,7 +342,7 @@ impl Sink {
     }
 
     /// Translates an error of a library's writer.
-    fn fault(&self, result: io::Result<()>) -> Result<(), CodingError> {
+    fn check_result(&self, result: io::Result<()>) -> Result<(), CodingError> {
         let Err(error) = result else { return Ok(()) };
         Err(self.exceeded.unwrap_or(match error.kind() {
             io::ErrorKind::UnexpectedEof => CodingError::Truncated,
@@ -353,7 +354,7 @@ impl Sink {
 
 impl Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.put(bytes).map_err(|error| {
+        self.append(bytes).map_err(|error| {
             self.exceeded = Some(error);
             io::Error::other(error)
         })?;
@@ -366,7 +367,7 @@ impl Write for Sink {
 }
 
 /// Decodes zlib. Some old servers send raw deflate under this name, which is malformed here.
-fn inflate(
+fn decode_deflate(
     state: &mut Decompress,
     mut part: &[u8],
     sink: &mut Sink,
@@ -381,15 +382,14 @@ fn inflate(
                 Err(CodingError::Trailing)
             };
         }
-        let (read, written) = (state.total_in(), state.total_out());
+        let read_before = state.total_in();
+        let written_before = state.total_out();
         let status = state
             .decompress(part, &mut step, FlushDecompress::None)
             .map_err(|_| CodingError::Malformed)?;
-        let (read, written) = (
-            (state.total_in() - read) as usize,
-            (state.total_out() - written) as usize,
-        );
-        sink.put(&step[..written])?;
+        let read = (state.total_in() - read_before) as usize;
+        let written = (state.total_out() - written_before) as usize;
+        sink.append(&step[..written])?;
         part = &part[read..];
         *is_done = status == Status::StreamEnd;
         if !*is_done && part.is_empty() && written < step.len() {
@@ -402,12 +402,12 @@ fn inflate(
 }
 
 /// Decodes zstd data frames and skips other frames (RFC 8878, section 3.1).
-fn unzstd(input: &[u8], sink: &mut Sink) -> Result<(), CodingError> {
+fn decode_zstd(input: &[u8], sink: &mut Sink) -> Result<(), CodingError> {
     let mut rest = input;
     let mut decoder = FrameDecoder::new();
     while !rest.is_empty() {
-        match ZstdMagic::of(rest) {
-            Some(ZstdMagic::Data) => unzstd_frame(&mut decoder, &mut rest, sink)?,
+        match ZstdMagic::read_from(rest) {
+            Some(ZstdMagic::Data) => decode_zstd_frame(&mut decoder, &mut rest, sink)?,
             Some(ZstdMagic::Skippable) => {
                 let end = skippable_end(rest).ok_or(CodingError::Truncated)?;
                 rest = rest.get(end..).ok_or(CodingError::Truncated)?;
@@ -422,7 +422,7 @@ fn unzstd(input: &[u8], sink: &mut Sink) -> Result<(), CodingError> {
 
 /// Decodes one frame. The library does not check the checksum, because the transport already
 /// protects the bytes.
-fn unzstd_frame(
+fn decode_zstd_frame(
     decoder: &mut FrameDecoder,
     rest: &mut &[u8],
     sink: &mut Sink,
@@ -444,22 +444,23 @@ fn unzstd_frame(
     while !decoder.is_finished() {
         let step = BlockDecodingStrategy::UptoBlocks(1);
         if decoder.decode_blocks(&mut *rest, step).is_err() {
-            return Err(if is_cut(input, rest) {
+            return Err(if is_truncated(input, rest) {
                 CodingError::Truncated
             } else {
                 CodingError::Malformed
             });
         }
         if let Some(bytes) = decoder.collect() {
-            sink.put(&bytes)?;
+            sink.append(&bytes)?;
         }
+
         // The library ignores the content size in the frame header.
         if content.is_some_and(|content| sink.output_bytes - before > content) {
             return Err(CodingError::Malformed);
         }
     }
     if let Some(bytes) = decoder.collect() {
-        sink.put(&bytes)?;
+        sink.append(&bytes)?;
     }
     if content.is_some_and(|content| sink.output_bytes - before != content) {
         return Err(CodingError::Malformed);
@@ -469,7 +470,7 @@ fn unzstd_frame(
 
 /// Returns true if a failed read was at the end of the input: fewer bytes are left than the header
 /// of a block needs.
-fn is_cut(input: &[u8], rest: &[u8]) -> bool {
+fn is_truncated(input: &[u8], rest: &[u8]) -> bool {
     rest.len() < input.len() && rest.len() < 3
 }
 
@@ -486,7 +487,7 @@ enum ZstdMagic {
 
 impl ZstdMagic {
     /// Reads the magic number of a frame.
-    fn of(input: &[u8]) -> Option<Self> {
+    fn read_from(input: &[u8]) -> Option<Self> {
         match u32::from_le_bytes(*input.first_chunk()?) {
             0xfd2f_b528 => Some(Self::Data),
             0x184d_2a50..=0x184d_2a5f => Some(Self::Skippable),
@@ -525,6 +526,7 @@ fn zstd_header(input: &[u8]) -> Result<ZstdHeader, CodingError> {
         // The frame needs a dictionary, which the relay does not have.
         return Err(CodingError::Malformed);
     }
+
     let window_bytes = usize::from(!is_single_segment);
     let size_bytes = match descriptor >> 6 {
         0 => usize::from(is_single_segment),
@@ -539,6 +541,7 @@ fn zstd_header(input: &[u8]) -> Result<ZstdHeader, CodingError> {
         .rev()
         .fold(0_u64, |size, byte| size << 8 | u64::from(*byte))
         .saturating_add(offset);
+
     let window = match fields.first() {
         _ if is_single_segment => size,
         Some(byte) => {
@@ -576,10 +579,10 @@ impl ZstdBlocks {
 
     /// Reads the headers of frames and blocks (RFC 8878, section 3.1.1). Malformed headers are
     /// reported later, when the body is decoded.
-    fn follow(&mut self, input: &[u8]) {
+    fn read_headers(&mut self, input: &[u8]) {
         while let Some(rest) = input.get(self.next..) {
             let Some(frame) = &self.frame else {
-                if !self.begin_frame(rest) {
+                if !self.start_frame(rest) {
                     return;
                 }
                 continue;
@@ -587,6 +590,7 @@ impl ZstdBlocks {
             let Some(&[low, middle, high]) = rest.first_chunk() else {
                 return;
             };
+
             let block = u32::from_le_bytes([low, middle, high, 0]);
             let size = block >> 3;
             let (input_bytes, output_bytes) = match block >> 1 & 3 {
@@ -607,8 +611,8 @@ impl ZstdBlocks {
     }
 
     /// Reads the header of a frame. Returns false if the header is incomplete or invalid.
-    fn begin_frame(&mut self, rest: &[u8]) -> bool {
-        let end = match ZstdMagic::of(rest) {
+    fn start_frame(&mut self, rest: &[u8]) -> bool {
+        let end = match ZstdMagic::read_from(rest) {
             Some(ZstdMagic::Data) => {
                 let Ok(header) = zstd_header(rest) else {
                     return false;
@@ -712,7 +716,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_of_a_body_gives_the_same_output() {
+    fn bodies_decode_alike_for_any_split() {
         for (coding, body) in samples() {
             for cut in 0..=body.len() {
                 let (head, tail) = body.split_at(cut);
@@ -763,7 +767,7 @@ mod tests {
             let mut decoder = Decoder::new(coding, 1 << 20).unwrap().unwrap();
             decoder.push(&[], &mut Vec::new()).unwrap();
             assert!(
-                decoder.engine.is_none() && decoder.memory_bytes() == 0,
+                decoder.state.is_none() && decoder.memory_bytes() == 0,
                 "{coding}"
             );
             decoder.push(&body[..1], &mut Vec::new()).unwrap();
@@ -939,7 +943,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_are_malformed() {
+    fn malformed_bytes_are_rejected() {
         for (coding, _) in samples() {
             assert!(decode(coding, &[TEXT], 1 << 20).is_err(), "{coding}");
         }

@@ -27,8 +27,9 @@ const OTHER_METHOD: &str = "_OTHER";
 pub struct Completion {
     relay: Arc<Relay>,
     peer: Arc<Peer>,
-    begun: Instant,
-    upstream_answered: Option<Duration>,
+    started: Instant,
+    /// Time until the head of the upstream's response arrived.
+    upstream_response_time: Option<Duration>,
     request_id: Box<str>,
     /// Set if the exchange is recorded as a span.
     traced: Option<Traced>,
@@ -51,7 +52,7 @@ pub struct Completion {
 
 impl Completion {
     /// Starts the exchange of a request.
-    pub fn begin<B>(
+    pub fn start<B>(
         relay: &Arc<Relay>,
         peer: &Arc<Peer>,
         request: &Request<B>,
@@ -60,9 +61,9 @@ impl Completion {
         let mut completion = Self {
             relay: Arc::clone(relay),
             peer: Arc::clone(peer),
-            begun: Instant::now(),
-            upstream_answered: None,
-            request_id: hex(&rand::random::<[u8; 16]>()).into(),
+            started: Instant::now(),
+            upstream_response_time: None,
+            request_id: to_hex(&rand::random::<[u8; 16]>()).into(),
             traced: None,
             traceparent: None,
             usage: Arc::default(),
@@ -80,13 +81,13 @@ impl Completion {
         };
         // An Envoy stream has the trace in the request that it carries.
         if peer.listener.kind != ListenKind::ExtProc {
-            completion.trace(request.headers());
+            completion.continue_trace(request.headers());
         }
         completion
     }
 
     /// Continues the trace of a request, or starts one if spans are enabled.
-    fn trace(&mut self, headers: &HeaderMap) {
+    fn continue_trace(&mut self, headers: &HeaderMap) {
         let client = headers
             .get("traceparent")
             .and_then(|value| value.to_str().ok());
@@ -116,19 +117,19 @@ impl Completion {
     }
 
     /// Keeps a permit until the end of the exchange.
-    pub fn holds(&mut self, permit: OwnedSemaphorePermit) {
+    pub fn keep_permit(&mut self, permit: OwnedSemaphorePermit) {
         self.permits.push(permit);
     }
 
     /// Releases permits and memory before the end. After a failure only the problem document
     /// remains, and a client can leave it unread as long as its connection permits.
-    pub fn releases(&mut self) {
+    pub fn release_resources(&mut self) {
         self.permits.clear();
         self.memory.clear();
     }
 
     /// Keeps the memory of a body until the end of the exchange.
-    pub fn holds_memory(&mut self, memory: Reservation) {
+    pub fn keep_memory(&mut self, memory: Reservation) {
         self.memory.push(memory);
     }
 
@@ -149,9 +150,9 @@ impl Completion {
 
     /// Records the request that an Envoy stream carries. The exchange uses its trace and its
     /// method.
-    pub fn carries(&mut self, request: &Parts) {
+    pub fn set_carried_request(&mut self, request: &Parts) {
         self.method = request.method.clone();
-        self.trace(&request.headers);
+        self.continue_trace(&request.headers);
     }
 
     /// Returns true if the response has no body because the method is HEAD.
@@ -164,50 +165,45 @@ impl Completion {
         self.method == Method::CONNECT
     }
 
-    /// Records the client.
-    pub fn is_of(&mut self, principal: Option<Arc<str>>) {
+    /// Records the name of the client.
+    pub fn set_principal(&mut self, principal: Option<Arc<str>>) {
         self.principal = principal;
     }
 
     /// Records the route.
-    pub fn takes(&mut self, route: &Arc<Route>) {
+    pub fn set_route(&mut self, route: &Arc<Route>) {
         self.route = Some(Arc::clone(route));
     }
 
     /// Records that the head of the upstream's response arrived.
-    pub fn upstream_answered(&mut self) {
-        self.upstream_answered = Some(self.begun.elapsed());
+    pub fn set_upstream_response_time(&mut self) {
+        self.upstream_response_time = Some(self.started.elapsed());
     }
 
-    /// Records a failure.
-    pub fn fails(&mut self, failure: &Failure) {
+    /// Records the failure of the exchange, before or within the body of its response.
+    pub fn set_failure(&mut self, failure: &Failure) {
         self.failure = Some(failure.clone());
     }
 
     /// Records the status of the response.
-    pub fn responds(&mut self, status: StatusCode) {
+    pub fn set_status(&mut self, status: StatusCode) {
         self.status = Some(status);
     }
 
     /// Records bytes of the response's body.
-    pub fn sent(&mut self, bytes: usize) {
+    pub fn add_sent_bytes(&mut self, bytes: usize) {
         self.sent_bytes += bytes as u64;
     }
 
-    /// Records that the body ended early.
-    pub fn broke_off(&mut self, failure: &Failure) {
-        self.failure = Some(failure.clone());
-    }
-
     /// Records that the body ended.
-    pub fn is_complete(&mut self) {
+    pub fn set_complete(&mut self) {
         self.is_complete = true;
     }
 }
 
 impl Completion {
     /// Returns the exchange as a span: names, counts and times, but never a path, header or value.
-    fn span(
+    fn to_span(
         &self,
         route: &Arc<str>,
         status: StatusCode,
@@ -215,7 +211,7 @@ impl Completion {
         took: Duration,
     ) -> SpanEnd {
         let path = self.route.as_ref().map_or("", |route| &route.path);
-        let method = known(&self.method);
+        let method = known_method(&self.method);
         let mut attributes = vec![
             Attribute::text("http.request.method", method.unwrap_or(OTHER_METHOD)),
             Attribute::text("http.route", path.to_owned()),
@@ -242,14 +238,16 @@ impl Completion {
             .map(|name| Attribute::text("sealwire.principal", name.to_owned()));
         attributes.extend(principal);
         attributes.extend(
-            self.upstream_answered
+            self.upstream_response_time
                 .map(|time| Attribute::seconds("sealwire.upstream_seconds", time)),
         );
+
         let failure = match reason {
             "" if status.is_server_error() => Some("upstream_status"),
             "" => None,
             reason => status.is_server_error().then_some(reason),
         };
+
         let name = format!("{} {path}", method.unwrap_or("HTTP"));
         SpanEnd {
             name: name.trim_end().to_owned().into(),
@@ -262,30 +260,33 @@ impl Completion {
 
 impl Drop for Completion {
     fn drop(&mut self) {
-        let time = self.begun.elapsed();
+        let time = self.started.elapsed();
         let reason = match &self.failure {
             Some(failure) => failure.reason.name(),
             None if self.is_complete => "",
             None => "client_gone",
         };
+
         let status = self.status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let name = self
             .route
             .as_ref()
             .map_or_else(|| Arc::from(""), |route| Arc::clone(&route.name));
-        self.relay.metrics.request(&name, status, reason, time);
+        self.relay
+            .metrics
+            .count_exchange(&name, status, reason, time);
+
         if let Some(traced) = self.traced {
             self.relay
                 .traces
-                .ended(traced, self.span(&name, status, reason, time));
+                .ended(traced, self.to_span(&name, status, reason, time));
         }
         if !self.relay.logs_access {
             return;
         }
-        let (path, principal) = (
-            self.route.as_ref().map_or("", |route| &route.path),
-            self.principal.as_deref().unwrap_or(""),
-        );
+
+        let path = self.route.as_ref().map_or("", |route| &route.path);
+        let principal = self.principal.as_deref().unwrap_or("");
         tracing::info!(
             target: "access",
             request = %self.request_id,
@@ -294,7 +295,7 @@ impl Drop for Completion {
             client = %self.peer.address.ip(),
             principal,
             route = %name,
-            method = known(&self.method).unwrap_or(OTHER_METHOD),
+            method = known_method(&self.method).unwrap_or(OTHER_METHOD),
             path,
             version = ?self.version,
             status = self.status.map_or(0, |status| status.as_u16()),
@@ -305,14 +306,14 @@ impl Drop for Completion {
             values = self.usage.values(),
             ms = time.as_secs_f64() * 1e3,
             engine_ms = self.usage.engine_time().as_secs_f64() * 1e3,
-            upstream_ms = self.upstream_answered.map_or(0.0, |time| time.as_secs_f64() * 1e3),
+            upstream_ms = self.upstream_response_time.map_or(0.0, |time| time.as_secs_f64() * 1e3),
             "request"
         );
     }
 }
 
 /// Returns the name of a method of RFC 9110 or RFC 5789. Clients can invent other names.
-fn known(method: &Method) -> Option<&'static str> {
+fn known_method(method: &Method) -> Option<&'static str> {
     [
         "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
     ]
@@ -320,7 +321,7 @@ fn known(method: &Method) -> Option<&'static str> {
     .find(|name| method.as_str() == *name)
 }
 
-fn hex(bytes: &[u8]) -> String {
+fn to_hex(bytes: &[u8]) -> String {
     bytes
         .iter()
         .fold(String::with_capacity(2 * bytes.len()), |mut out, byte| {

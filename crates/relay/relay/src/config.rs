@@ -7,7 +7,6 @@
 //! can be pasted into the wrong key.
 
 mod compiler;
-mod document;
 mod engine;
 mod keys;
 mod oracle;
@@ -21,6 +20,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sealwire_service::settings::Lines;
 use sealwire_service::spans::Endpoint;
 use serde::Deserialize;
 
@@ -30,7 +30,7 @@ pub use route_config::{
     UnparsedKind,
 };
 pub use template::{markdown, template};
-pub use text::{ConfigError, ConfigErrors, FILE_VARIABLE, load, parse};
+pub use text::{FILE_VARIABLE, load, parse};
 
 /// The whole configuration.
 #[derive(Clone, Debug, Deserialize)]
@@ -39,16 +39,12 @@ pub struct Config {
     /// The engine.
     pub engine: EngineConfig,
     /// Limits of the process.
-    #[serde(default)]
     pub limits: Limits,
     /// Settings of probes and metrics.
-    #[serde(default)]
     pub admin: AdminConfig,
     /// Settings of the log.
-    #[serde(default)]
     pub log: LogConfig,
     /// Settings of spans.
-    #[serde(default)]
     pub traces: TracesConfig,
     /// Listeners by name.
     #[serde(default)]
@@ -61,7 +57,7 @@ pub struct Config {
     pub route: Vec<RouteConfig>,
     /// Line numbers of the file, for errors of [`compile`].
     #[serde(skip)]
-    lines: document::Lines,
+    lines: Lines,
 }
 
 /// Addresses and certificates for the engine.
@@ -71,7 +67,6 @@ pub struct EngineConfig {
     /// `host:port` of each engine.
     pub endpoints: Vec<String>,
     /// Name in the engines' certificates; the host of each endpoint if empty.
-    #[serde(default)]
     pub server_name: String,
     /// PEM file of the authority of the engines' certificates.
     pub ca: PathBuf,
@@ -80,40 +75,18 @@ pub struct EngineConfig {
     /// PEM file of the relay's private key.
     pub key: PathBuf,
     /// Longest time of one request to the engine, in milliseconds.
-    #[serde(default = "defaults::deadline_ms")]
     pub deadline_ms: u32,
     /// Connections to each engine.
-    #[serde(default = "defaults::connections")]
     pub connections: usize,
     /// Age at which a connection is replaced, in seconds.
-    #[serde(default = "defaults::connection_age_max_s")]
     pub connection_age_max_s: u32,
     /// Concurrent requests on one connection.
-    #[serde(default = "defaults::in_flight_max")]
     pub in_flight_max: usize,
-}
-
-mod defaults {
-    pub(super) const fn deadline_ms() -> u32 {
-        2_000
-    }
-    pub(super) const fn connections() -> usize {
-        2
-    }
-    pub(super) const fn connection_age_max_s() -> u32 {
-        1_800
-    }
-    pub(super) const fn in_flight_max() -> usize {
-        256
-    }
-    pub(super) const fn yes() -> bool {
-        true
-    }
 }
 
 /// Limits of the process. Every number is per process unless its name says otherwise.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 pub struct Limits {
     /// Connections of clients.
     pub connections_max: u32,
@@ -158,34 +131,6 @@ pub struct Limits {
     pub ext_proc_stream_ms: u64,
     /// Time for exchanges to end at a shutdown, in milliseconds.
     pub drain_ms: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            connections_max: 12_000,
-            requests_max: 4_096,
-            requests_per_client_max: None,
-            client_ipv6_bits: 56,
-            memory_bytes: 1 << 30,
-            client_memory_bytes: None,
-            connection_memory_bytes: None,
-            body_bytes: 1 << 20,
-            decoded_bytes: 10 << 20,
-            stream_window_bytes: 2 << 20,
-            http2_window_bytes: 128 << 10,
-            value_bytes: 1 << 20,
-            record_bytes: 1 << 20,
-            header_bytes: 32 << 10,
-            streams_per_connection: 100,
-            header_timeout_ms: 10_000,
-            body_idle_timeout_ms: 15_000,
-            idle_timeout_ms: 60_000,
-            websocket_idle_timeout_ms: 300_000,
-            ext_proc_stream_ms: 3_600_000,
-            drain_ms: 25_000,
-        }
-    }
 }
 
 impl Limits {
@@ -247,23 +192,15 @@ const fn three_quarters(of: usize) -> usize {
 
 /// Settings of the admin listener.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 pub struct AdminConfig {
     /// Address that serves `/live`, `/ready` and `/metrics`.
     pub address: SocketAddr,
 }
 
-impl Default for AdminConfig {
-    fn default() -> Self {
-        Self {
-            address: SocketAddr::from(([127, 0, 0, 1], 8_444)),
-        }
-    }
-}
-
 /// Settings of the log.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 pub struct LogConfig {
     /// Format of the lines.
     pub format: LogFormat,
@@ -273,19 +210,9 @@ pub struct LogConfig {
     pub access: bool,
 }
 
-impl Default for LogConfig {
-    fn default() -> Self {
-        Self {
-            format: LogFormat::Text,
-            level: LogLevel::Info,
-            access: true,
-        }
-    }
-}
-
 /// Settings of the spans of exchanges.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 pub struct TracesConfig {
     /// URL of the collector. Empty for no spans.
     pub endpoint: String,
@@ -301,20 +228,6 @@ pub struct TracesConfig {
     pub batch_ms: u64,
     /// Longest time to send a batch and, at shutdown, to send all remaining spans, in milliseconds.
     pub timeout_ms: u64,
-}
-
-impl Default for TracesConfig {
-    fn default() -> Self {
-        Self {
-            endpoint: String::new(),
-            sample_ratio: 0.0,
-            spans_per_s_max: 100,
-            queue_spans: 2_048,
-            batch_spans: 512,
-            batch_ms: 1_000,
-            timeout_ms: 2_000,
-        }
-    }
 }
 
 impl TracesConfig {
@@ -363,52 +276,42 @@ pub struct ListenConfig {
     /// Address.
     pub address: SocketAddr,
     /// Kind of the listener: reverse proxy, CONNECT proxy or external processor.
-    #[serde(default)]
     pub kind: ListenKind,
     /// PEM file of the certificate chain towards clients. Without it, the listener is plaintext.
     pub certificate: Option<PathBuf>,
     /// PEM file of the private key.
     pub key: Option<PathBuf>,
     /// Allows plaintext on an address that is not loopback.
-    #[serde(default)]
     pub plaintext: bool,
     /// Authentication of clients.
-    #[serde(default)]
     pub clients: ClientsKind,
     /// PEM file of client authorities, for `clients = "mtls"`.
     pub client_ca: Option<PathBuf>,
     /// Names of permitted clients, for `clients = "mtls"`. Empty for all clients of the authority.
-    #[serde(default)]
     pub principals: Vec<String>,
     /// File with one token per line, for `clients = "bearer"`.
     pub tokens: Option<PathBuf>,
     /// If true, `Forwarded` and `X-Forwarded-*` headers of clients are kept.
-    #[serde(default)]
     pub trust_forwarded: bool,
     /// PEM file of the interception authority, for `kind = "forward"`.
     pub authority_certificate: Option<PathBuf>,
     /// PEM file of the authority's private key.
     pub authority_key: Option<PathBuf>,
     /// `host:port` of tunnels that pass untouched, for `kind = "forward"`.
-    #[serde(default)]
     pub tunnel: Vec<String>,
     /// Networks that the addresses of such tunnels must be in. Empty for public addresses only.
-    #[serde(default)]
     pub tunnel_addresses: Vec<ipnet::IpNet>,
     /// Handling of hosts that neither a route nor `tunnel` names, for `kind = "forward"`.
-    #[serde(default)]
     pub unlisted: Unlisted,
     /// Protocols in tunnels that pass untouched, for `kind = "forward"`.
-    #[serde(default)]
     pub tunnel_protocols: TunnelProtocols,
 }
 
 /// Kind of a listener.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum ListenKind {
     /// Reverse proxy.
-    #[default]
     Reverse,
     /// CONNECT proxy.
     Forward,
@@ -418,11 +321,10 @@ pub enum ListenKind {
 }
 
 /// Authentication of clients.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientsKind {
     /// By certificate. This is the default, so an open listener must be configured explicitly.
-    #[default]
     Mtls,
     /// By a token in `Authorization`, or in `Proxy-Authorization` of a CONNECT proxy.
     Bearer,
@@ -431,22 +333,20 @@ pub enum ClientsKind {
 }
 
 /// Handling of hosts that neither a route nor `tunnel` of a CONNECT proxy names.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Unlisted {
     /// The request gets 403.
-    #[default]
     Deny,
     /// The bytes pass untouched.
     Tunnel,
 }
 
 /// Protocols in tunnels that pass untouched.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum TunnelProtocols {
     /// Only TLS for the tunnel's host.
-    #[default]
     Tls,
     /// TLS for the tunnel's host, and every protocol that does not start like TLS.
     Any,
@@ -468,28 +368,21 @@ pub struct UpstreamConfig {
     #[serde(default)]
     pub addresses: Vec<ipnet::IpNet>,
     /// HTTP versions towards the upstream.
-    #[serde(default)]
     pub protocol: ProtocolConfig,
     /// Concurrent connections over HTTP/1.1.
-    #[serde(default = "UpstreamConfig::connections_max")]
     pub connections_max: usize,
     /// Part of these connections for one client; see
     /// [`UpstreamConfig::connections_per_client_max`].
     pub connections_per_client_max: Option<usize>,
     /// Concurrent WebSockets of all routes.
-    #[serde(default = "UpstreamConfig::websockets_max")]
     pub websockets_max: usize,
     /// Time for DNS, TCP and TLS together, in milliseconds.
-    #[serde(default = "UpstreamConfig::connect_timeout_ms")]
     pub connect_timeout_ms: u64,
     /// Time from the end of the request to the head of the response, in milliseconds.
-    #[serde(default = "UpstreamConfig::first_byte_timeout_ms")]
     pub first_byte_timeout_ms: u64,
     /// Time without a byte of a body, in milliseconds.
-    #[serde(default = "UpstreamConfig::body_idle_timeout_ms")]
     pub body_idle_timeout_ms: u64,
     /// Time after which an unused connection is closed, in milliseconds.
-    #[serde(default = "UpstreamConfig::idle_timeout_ms")]
     pub idle_timeout_ms: u64,
 }
 
@@ -500,32 +393,13 @@ impl UpstreamConfig {
         self.connections_per_client_max
             .unwrap_or_else(|| three_quarters(self.connections_max))
     }
-    const fn connections_max() -> usize {
-        256
-    }
-    const fn websockets_max() -> usize {
-        4_096
-    }
-    const fn connect_timeout_ms() -> u64 {
-        5_000
-    }
-    const fn first_byte_timeout_ms() -> u64 {
-        30_000
-    }
-    const fn body_idle_timeout_ms() -> u64 {
-        15_000
-    }
-    const fn idle_timeout_ms() -> u64 {
-        30_000
-    }
 }
 
 /// HTTP versions towards an upstream.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum ProtocolConfig {
     /// The version that ALPN selects. HTTP/1.1 without TLS.
-    #[default]
     Auto,
     /// HTTP/1.1.
     Http1,

@@ -25,13 +25,13 @@ use tokio::time::timeout;
 use crate::activity::{Activity, Expired};
 use crate::exchange;
 use crate::head_check::{HeadCheck, Upgrade};
-use crate::relay::{Peer, Relay, stops};
+use crate::relay::{Peer, Relay, wait_for_stop};
 use crate::response_body::ResponseBody;
 use crate::stall::StreamExecutor;
 use crate::write_through::write_through;
 
 /// Longest time to close an idle connection gracefully.
-const GOODBYE_MAX: Duration = Duration::from_secs(2);
+const GRACEFUL_CLOSE_MAX: Duration = Duration::from_secs(2);
 /// Longest time to read and drop further bytes of a client after the last response.
 const LINGER_MAX: Duration = Duration::from_secs(30);
 /// Most bytes that are read and dropped then.
@@ -111,12 +111,12 @@ impl Service<Request<Incoming>> for Exchanges {
             activity,
             upgrade,
         } = self.clone();
-        let mut in_flight = activity.begin(request.version() == Version::HTTP_2);
+        let mut in_flight = activity.start_exchange(request.version() == Version::HTTP_2);
         Box::pin(async move {
-            in_flight.is_of_stream();
+            in_flight.use_stream_of_task();
             let response = exchange::handle(relay, peer, request, in_flight).await;
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-                upgrade.begins();
+                upgrade.start();
             }
             Ok(response)
         })
@@ -155,18 +155,18 @@ where
     {
         loop {
             let version = tokio::select! {
-                version = io.version() => version,
-                _ = self.activity.expired() => None,
-                () = stops(&mut self.stop) => None,
+                version = io.read_version() => version,
+                _ = self.activity.wait_until_expired() => None,
+                () = wait_for_stop(&mut self.stop) => None,
             };
             match version {
-                Some(Version::HTTP_2) => return Box::pin(self.http2(io)).await,
-                Some(_) => match Box::pin(self.http1(io)).await {
+                Some(Version::HTTP_2) => return Box::pin(self.serve_http2(io)).await,
+                Some(_) => match Box::pin(self.serve_http1(io)).await {
                     Some(parked) => io = parked,
                     None => return,
                 },
                 None => {
-                    let _ = timeout(GOODBYE_MAX, io.shutdown()).await;
+                    let _ = timeout(GRACEFUL_CLOSE_MAX, io.shutdown()).await;
                     return;
                 }
             }
@@ -175,7 +175,7 @@ where
 
     /// Serves requests over HTTP/1.1 until the connection ends. Returns the I/O if the connection
     /// is parked.
-    async fn http1<IO>(&mut self, io: ReadAhead<IO>) -> Option<ReadAhead<IO>>
+    async fn serve_http1<IO>(&mut self, io: ReadAhead<IO>) -> Option<ReadAhead<IO>>
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -186,38 +186,39 @@ where
             .header_read_timeout(None)
             .max_buf_size(SEND_BYTES_MAX)
             .max_headers(HEADERS_MAX);
+
         let mut connection = builder
             .serve_connection(TokioIo::new(io), self.service.clone())
             .with_upgrades();
-        let mut is_ending = false;
+        let mut is_shutting_down = false;
         loop {
             tokio::select! {
                 ended = &mut connection => {
                     // Lingering cannot help a response that was cut off. An upgraded connection has
                     // no I/O here.
-                    let is_answered = ended.map_or_else(|error| error.is_parse(), |()| true);
+                    let is_response_sent = ended.map_or_else(|error| error.is_parse(), |()| true);
                     let io = connection.into_parts().map(|parts| parts.io.into_inner());
-                    if let Some(io) = io.filter(|_| is_answered) {
-                        self.linger(io).await;
+                    if let Some(io) = io.filter(|_| is_response_sent) {
+                        self.read_to_close(io).await;
                     }
                     return None;
                 }
-                () = stops(&mut self.stop), if !is_ending => {
+                () = wait_for_stop(&mut self.stop), if !is_shutting_down => {
                     Pin::new(&mut connection).graceful_shutdown();
-                    is_ending = true;
+                    is_shutting_down = true;
                 }
-                () = self.activity.becomes_quiet(PARK_AFTER), if !is_ending => break,
-                expired = self.activity.expired() => {
-                    if expired == Expired::Idle && !is_ending {
+                () = self.activity.wait_until_quiet(PARK_AFTER), if !is_shutting_down => break,
+                expired = self.activity.wait_until_expired() => {
+                    if expired == Expired::Idle && !is_shutting_down {
                         Pin::new(&mut connection).graceful_shutdown();
-                        let _ = timeout(GOODBYE_MAX, &mut connection).await;
+                        let _ = timeout(GRACEFUL_CLOSE_MAX, &mut connection).await;
                     }
                     return None;
                 }
             }
         }
         let parts = connection.into_parts()?;
-        Some(parts.io.into_inner().parked(&parts.read_buf))
+        Some(parts.io.into_inner().into_parked(&parts.read_buf))
     }
 
     /// Reads and drops further bytes of the client after the last response, until the client closes
@@ -226,7 +227,7 @@ where
     /// If a socket with unread bytes is closed, the operating system resets the connection. A
     /// client that sends its whole body before it reads would then lose the response with the
     /// reason of the rejection (RFC 9112, section 9.6).
-    async fn linger<IO: AsyncRead + AsyncWrite + Unpin>(&mut self, mut io: IO) {
+    async fn read_to_close<IO: AsyncRead + AsyncWrite + Unpin>(&mut self, mut io: IO) {
         let mut dropped = vec![0; 16 << 10];
         let drain = async {
             io.shutdown().await?;
@@ -241,12 +242,12 @@ where
         };
         tokio::select! {
             _ = timeout(LINGER_MAX, drain) => (),
-            () = async { stops(&mut self.stop).await; tokio::time::sleep(GOODBYE_MAX).await } => (),
+            () = async { wait_for_stop(&mut self.stop).await; tokio::time::sleep(GRACEFUL_CLOSE_MAX).await } => (),
         }
     }
 
     /// Serves requests over HTTP/2 until the connection ends.
-    async fn http2<IO>(mut self, io: ReadAhead<IO>)
+    async fn serve_http2<IO>(mut self, io: ReadAhead<IO>)
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -272,19 +273,20 @@ where
             .max_header_list_size(header_bytes_max)
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_EVERY);
+
         let mut connection = pin!(builder.serve_connection(TokioIo::new(io), self.service.clone()));
-        let mut is_ending = false;
+        let mut is_shutting_down = false;
         loop {
             tokio::select! {
                 _ = connection.as_mut() => return,
-                () = stops(&mut self.stop), if !is_ending => {
+                () = wait_for_stop(&mut self.stop), if !is_shutting_down => {
                     connection.as_mut().graceful_shutdown();
-                    is_ending = true;
+                    is_shutting_down = true;
                 }
-                expired = self.activity.expired() => {
-                    if expired == Expired::Idle && !is_ending {
+                expired = self.activity.wait_until_expired() => {
+                    if expired == Expired::Idle && !is_shutting_down {
                         connection.as_mut().graceful_shutdown();
-                        let _ = timeout(GOODBYE_MAX, connection.as_mut()).await;
+                        let _ = timeout(GRACEFUL_CLOSE_MAX, connection.as_mut()).await;
                     }
                     return;
                 }
@@ -313,7 +315,7 @@ impl<IO: AsyncRead + Unpin> ReadAhead<IO> {
 
     /// Returns the I/O of a parked connection. The bytes that hyper has read but not used are read
     /// first again.
-    fn parked(mut self, unused: &[u8]) -> Self {
+    fn into_parked(mut self, unused: &[u8]) -> Self {
         self.is_http1 = true;
         let rest = std::mem::replace(&mut self.ahead, BytesMut::from(unused));
         self.ahead.extend_from_slice(&rest);
@@ -322,7 +324,7 @@ impl<IO: AsyncRead + Unpin> ReadAhead<IO> {
 
     /// Waits for the first bytes of a request, and returns its version. Returns `None` if the
     /// connection ended. Dropping the future loses no byte.
-    async fn version(&mut self) -> Option<Version> {
+    async fn read_version(&mut self) -> Option<Version> {
         loop {
             if !self.ahead.is_empty() {
                 let len = self.ahead.len().min(PREFACE.len());
@@ -336,8 +338,8 @@ impl<IO: AsyncRead + Unpin> ReadAhead<IO> {
             let mut bytes = [0; PREFACE.len()];
             match self.io.read(&mut bytes[self.ahead.len()..]).await {
                 Ok(read @ 1..) => {
-                    let begin = self.ahead.len();
-                    self.ahead.extend_from_slice(&bytes[begin..begin + read]);
+                    let start = self.ahead.len();
+                    self.ahead.extend_from_slice(&bytes[start..start + read]);
                 }
                 Ok(0) | Err(_) => return None,
             }
@@ -402,10 +404,10 @@ mod tests {
         let service = service_fn(move |request: Request<Incoming>| {
             let _ = &running;
             let is_http2 = request.version() == Version::HTTP_2;
-            let mut in_flight = watched.begin(is_http2);
+            let mut in_flight = watched.start_exchange(is_http2);
             async move {
-                in_flight.is_of_stream();
-                let body = Outgoing::whole(vec![b'x'; len].into());
+                in_flight.use_stream_of_task();
+                let body = Outgoing::from_bytes(vec![b'x'; len].into());
                 Ok::<_, Infallible>(Response::new(ResponseBody::new(
                     body,
                     Arc::new(in_flight),
@@ -471,9 +473,12 @@ mod tests {
     async fn a_connection_without_traffic_is_parked() {
         let (mut connection, io, mut client) = connection(10);
         client.write_all(REQUEST).await.unwrap();
-        let begun = Instant::now();
-        let (parked, len) = tokio::join!(connection.http1(io), response(&mut client, 10));
-        assert_eq!((len, begun.elapsed().as_secs()), (10, PARK_AFTER.as_secs()));
+        let started = Instant::now();
+        let (parked, len) = tokio::join!(connection.serve_http1(io), response(&mut client, 10));
+        assert_eq!(
+            (len, started.elapsed().as_secs()),
+            (10, PARK_AFTER.as_secs())
+        );
         assert!(parked.is_some_and(|io| io.ahead.is_empty() && io.is_http1));
     }
 
@@ -492,10 +497,10 @@ mod tests {
                 assert_eq!(response(&mut client, 10).await, 10);
             }
         }
-        let begun = Instant::now();
+        let started = Instant::now();
         assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
         assert_eq!(
-            begun.elapsed().as_secs(),
+            started.elapsed().as_secs(),
             TIMEOUTS.idle.as_secs(),
             "idleness counts while parked"
         );
@@ -509,9 +514,9 @@ mod tests {
         response(&mut client, 10).await;
         tokio::time::sleep(Duration::from_secs(30)).await;
         client.write_all(&REQUEST[..1]).await.unwrap();
-        let begun = Instant::now();
+        let started = Instant::now();
         assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
-        assert_eq!(begun.elapsed().as_secs(), TIMEOUTS.header.as_secs());
+        assert_eq!(started.elapsed().as_secs(), TIMEOUTS.header.as_secs());
     }
 
     #[tokio::test(start_paused = true)]
@@ -530,9 +535,13 @@ mod tests {
         for len in [100, 30_000, 200_000] {
             let (connection, io, mut client) = connection(len);
             client.write_all(REQUEST).await.unwrap();
-            let begun = Instant::now();
+            let started = Instant::now();
             connection.serve(io).await;
-            assert_eq!(begun.elapsed().as_secs(), TIMEOUTS.write.as_secs(), "{len}");
+            assert_eq!(
+                started.elapsed().as_secs(),
+                TIMEOUTS.write.as_secs(),
+                "{len}"
+            );
             let mut rest = Vec::new();
             client.read_to_end(&mut rest).await.unwrap();
             assert!(rest.len() < len, "{len}: {}", rest.len());
@@ -566,13 +575,13 @@ mod tests {
         let (connection, io, mut client) = connection(30_000);
         let serving = tokio::spawn(connection.serve(io));
         let head = [0x82, 0x86, 0x84, 0x41, 1, b'a'];
-        let begin = [
+        let first_bytes = [
             &PREFACE[..],
             &frame(SETTINGS, 0, 0, &[]),
             &frame(HEADERS, 5, 1, &head),
         ]
         .concat();
-        client.write_all(&begin).await.unwrap();
+        client.write_all(&first_bytes).await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
         // HTTP/2 has taken the whole response, and the connection has not: the window is taken
         // back.
@@ -580,7 +589,7 @@ mod tests {
             .write_all(&frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]))
             .await
             .unwrap();
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut taken = 0;
         loop {
             match timeout(Duration::from_secs(100), read_frame(&mut client))
@@ -593,7 +602,7 @@ mod tests {
             }
         }
         assert_eq!(
-            (taken, begun.elapsed().as_secs()),
+            (taken, started.elapsed().as_secs()),
             (16 << 10, TIMEOUTS.write.as_secs())
         );
         assert!(!serving.is_finished());
@@ -624,9 +633,9 @@ mod tests {
             .write_all(&[REQUEST, b"\r\n"].concat())
             .await
             .unwrap();
-        let (parked, len) = tokio::join!(connection.http1(io), response(&mut client, 10));
+        let (parked, len) = tokio::join!(connection.serve_http1(io), response(&mut client, 10));
         assert_eq!(len, 10);
-        let again = timeout(PARK_AFTER / 2, connection.http1(parked.unwrap())).await;
+        let again = timeout(PARK_AFTER / 2, connection.serve_http1(parked.unwrap())).await;
         assert!(
             again.is_err(),
             "a connection that is parked in a loop takes a whole core"
@@ -640,7 +649,7 @@ mod tests {
             .write_all(&[REQUEST, b"CONNECT a:443 HTTP/1.1\r\nhost"].concat())
             .await
             .unwrap();
-        let serving = timeout(PARK_AFTER * 4, connection.http1(io));
+        let serving = timeout(PARK_AFTER * 4, connection.serve_http1(io));
         let (parked, len) = tokio::join!(serving, response(&mut client, 10));
         assert_eq!(len, 10);
         assert!(parked.is_err());
@@ -673,7 +682,7 @@ mod tests {
         ] {
             for cut in 1..PREFACE.len() {
                 let (_, mut io, mut client) = connection(10);
-                let (found, ()) = tokio::join!(io.version(), async {
+                let (found, ()) = tokio::join!(io.read_version(), async {
                     client.write_all(&bytes[..cut]).await.unwrap();
                     tokio::time::sleep(Duration::from_secs(1)).await;
                     client.write_all(&bytes[cut..]).await.unwrap();

@@ -19,7 +19,7 @@ use time::OffsetDateTime;
 use crate::clients::Clients;
 use crate::config::{Compiled, Config, ListenConfig};
 use crate::egress::authority::Authority;
-use crate::server_tls::{ServerFiles, ServerTls, secret};
+use crate::server_tls::{ServerFiles, ServerTls, read_secret};
 use crate::upstream::Upstream;
 use crate::upstream::address::{self, Lookup};
 use crate::upstream::error::Stage;
@@ -68,27 +68,27 @@ impl fmt::Display for Finding {
 }
 
 /// Checks everything. Waits for DNS and the engine, at most a few seconds for each name.
-pub async fn examine(config: &Config, compiled: &Compiled) -> Vec<Finding> {
+pub async fn check_all(config: &Config, compiled: &Compiled) -> Vec<Finding> {
     let mut report = Report {
         findings: Vec::new(),
         now: OffsetDateTime::now_utc(),
     };
     for warning in &compiled.warnings {
-        report.add(Level::Warning, "configuration", warning);
+        report.add_finding(Level::Warning, "configuration", warning);
     }
-    report.descriptors(config);
-    report.address("admin.address", config.admin.address);
+    report.check_descriptors(config);
+    report.check_address("admin.address", config.admin.address);
     for listener in &compiled.listeners {
         let place = format!("listen.{}", listener.name);
-        report.address(&format!("{place}.address"), listener.config.address);
-        report.listener(&place, &listener.config);
+        report.check_address(&format!("{place}.address"), listener.config.address);
+        report.check_listener(&place, &listener.config);
     }
     for (name, pool) in &compiled.upstreams {
         report
-            .upstream(&format!("upstream.{name}"), pool.upstream())
+            .check_upstream(&format!("upstream.{name}"), pool.upstream())
             .await;
     }
-    report.engine(config).await;
+    report.check_engine(config).await;
     report.findings
 }
 
@@ -98,7 +98,7 @@ struct Report {
 }
 
 impl Report {
-    fn add(&mut self, level: Level, place: impl Into<String>, message: impl Into<String>) {
+    fn add_finding(&mut self, level: Level, place: impl Into<String>, message: impl Into<String>) {
         self.findings.push(Finding {
             level,
             place: place.into(),
@@ -107,46 +107,46 @@ impl Report {
     }
 
     /// An exchange needs two descriptors, for the client and for the upstream.
-    fn descriptors(&mut self, config: &Config) {
+    fn check_descriptors(&mut self, config: &Config) {
         let needed = 2 * u64::from(config.limits.connections_max) + OTHER_FILES;
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let place = "limits.connections_max";
         match limit.filter(|limit| *limit < needed) {
-            None => self.add(Level::Good, place, format!("{needed} file descriptors are enough for it")),
-            Some(limit) => self.add(
+            None => self.add_finding(Level::Good, place, format!("{needed} file descriptors are enough")),
+            Some(limit) => self.add_finding(
                 Level::Warning,
                 place,
-                format!("needs up to {needed} file descriptors, and this process may open {limit}; raise LimitNOFILE"),
+                format!("the connections need up to {needed} file descriptors, but the limit is {limit}; raise LimitNOFILE"),
             ),
         }
     }
 
-    fn address(&mut self, place: &str, address: SocketAddr) {
+    fn check_address(&mut self, place: &str, address: SocketAddr) {
         match TcpListener::bind(address) {
-            Ok(_) => self.add(Level::Good, place, format!("{address} is free")),
+            Ok(_) => self.add_finding(Level::Good, place, format!("{address} is free")),
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
-                self.add(
+                self.add_finding(
                     Level::Warning,
                     place,
-                    format!("{address} is in use, maybe by the relay itself"),
+                    format!("{address} is in use: by the running relay, or by another program"),
                 );
             }
-            Err(error) => self.add(
+            Err(error) => self.add_finding(
                 Level::Wrong,
                 place,
                 format!("cannot listen on {address}: {error}"),
             ),
         }
         if place == "admin.address" && address.ip().is_unspecified() {
-            self.add(
+            self.add_finding(
                 Level::Warning,
                 place,
-                "is every address of this machine, and metrics need no credentials",
+                "serves metrics without credentials on every address of this machine; name one address",
             );
         }
     }
 
-    fn listener(&mut self, place: &str, config: &ListenConfig) {
+    fn check_listener(&mut self, place: &str, config: &ListenConfig) {
         if let (Some(certificate), Some(key)) = (&config.certificate, &config.key) {
             let files = ServerFiles {
                 certificate: certificate.clone(),
@@ -154,67 +154,58 @@ impl Report {
                 client_ca: config.client_ca.clone(),
             };
             if let Err(error) = ServerTls::load(files) {
-                self.add(Level::Wrong, place, format!("TLS cannot start: {error}"));
+                self.add_finding(Level::Wrong, place, format!("TLS cannot start: {error}"));
             }
-            self.certificate(&format!("{place}.certificate"), certificate);
-            self.secret(&format!("{place}.key"), key);
+            self.check_certificates(&format!("{place}.certificate"), certificate);
+            self.check_secret(&format!("{place}.key"), key);
         }
         if let Some(ca) = &config.client_ca {
-            self.authorities(&format!("{place}.client_ca"), ca);
+            self.check_authorities(&format!("{place}.client_ca"), ca);
         }
         if let Some(tokens) = &config.tokens {
             let place = format!("{place}.tokens");
-            match Clients::tokens(tokens) {
-                Ok(_) => self.secret(&place, tokens),
-                Err(error) => self.add(Level::Wrong, &place, error),
+            match Clients::read_tokens(tokens) {
+                Ok(_) => self.check_secret(&place, tokens),
+                Err(error) => self.add_finding(Level::Wrong, &place, error),
             }
         }
         if let (Some(certificate), Some(key)) =
             (&config.authority_certificate, &config.authority_key)
         {
-            self.interception(place, certificate, key);
+            self.check_interception(place, certificate, key);
         }
     }
 
-    fn interception(&mut self, place: &str, certificate: &Path, key: &Path) {
+    fn check_interception(&mut self, place: &str, certificate: &Path, key: &Path) {
         let place = format!("{place}.authority_certificate");
-        let read = |path: &Path| {
-            fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
-        };
-        let key_pem = secret(key).map_err(|error| error.to_string());
-        let loaded = read(certificate).and_then(|certificate| {
-            key_pem.and_then(|key| {
-                Authority::load(&certificate, &key).map_err(|error| error.to_string())
-            })
-        });
-        match loaded {
+        match load_authority(certificate, key) {
             Ok(authority) => {
-                self.validity(&place, self.now, authority.not_after());
+                self.check_validity(&place, self.now, authority.not_after());
                 if !authority.is_limited() {
-                    let message = "can certify more than servers of its hosts; make another one with `sealwire-relay authority`";
-                    self.add(Level::Warning, &place, message);
+                    let message = "the authority can issue certificates for other names than its hosts, or for other uses than TLS servers; `sealwire-relay authority` creates a constrained authority";
+                    self.add_finding(Level::Warning, &place, message);
                 }
             }
-            Err(error) => self.add(Level::Wrong, &place, error),
+            Err(error) => self.add_finding(Level::Wrong, &place, error),
         }
-        self.secret(
+        self.check_secret(
             &place.replace("authority_certificate", "authority_key"),
             key,
         );
     }
 
-    async fn upstream(&mut self, place: &str, upstream: &Upstream) {
+    async fn check_upstream(&mut self, place: &str, upstream: &Upstream) {
         if upstream.is_tls {
             if let Err(error) = UpstreamTls::default().config(upstream) {
-                self.add(Level::Wrong, place, format!("TLS cannot start: {error}"));
+                self.add_finding(Level::Wrong, place, format!("TLS cannot start: {error}"));
             }
             if let Some(file) = &upstream.roots {
-                self.authorities(&format!("{place}.roots"), file);
+                self.check_authorities(&format!("{place}.roots"), file);
             }
         }
         if let Some((certificate, key)) = &upstream.identity {
-            self.certificate(&format!("{place}.certificate"), certificate);
-            self.secret(&format!("{place}.key"), key);
+            self.check_certificates(&format!("{place}.certificate"), certificate);
+            self.check_secret(&format!("{place}.key"), key);
         }
         let place = format!("{place}.url");
         let resolving = address::resolve(
@@ -224,23 +215,26 @@ impl Report {
             Lookup::OfUpstream,
         );
         match tokio::time::timeout(RESOLVE_MAX, resolving).await {
-            Ok(Ok(addresses)) => self.add(Level::Good, place, format!("the host has {} addresses", addresses.len())),
-            Ok(Err(error)) if error.stage == Stage::Denied => self.add(
+            Ok(Ok(addresses)) => {
+                let addresses = count(addresses.len(), "address", "addresses");
+                self.add_finding(Level::Good, place, format!("the host has {addresses}"));
+            }
+            Ok(Err(error)) if error.stage == Stage::Denied => self.add_finding(
                 Level::Wrong,
                 place,
-                "an address of the host is not permitted; name its network in `addresses` if it is yours",
+                "the host has an address that `addresses` does not permit (empty: public addresses only); if the address is yours, add its network",
             ),
-            Ok(Err(_)) => self.add(Level::Wrong, place, "the host has no address"),
-            Err(_) => self.add(Level::Wrong, place, format!("DNS did not respond in {} s", RESOLVE_MAX.as_secs())),
+            Ok(Err(_)) => self.add_finding(Level::Wrong, place, "the host has no address"),
+            Err(_) => self.add_finding(Level::Wrong, place, format!("DNS did not respond within {} s", RESOLVE_MAX.as_secs())),
         }
     }
 
     /// Checks the files of the client, then requests the version and methods of an engine.
-    async fn engine(&mut self, config: &Config) {
+    async fn check_engine(&mut self, config: &Config) {
         let engine = &config.engine;
-        self.authorities("engine.ca", &engine.ca);
-        self.certificate("engine.certificate", &engine.certificate);
-        self.secret("engine.key", &engine.key);
+        self.check_authorities("engine.ca", &engine.ca);
+        self.check_certificates("engine.certificate", &engine.certificate);
+        self.check_secret("engine.key", &engine.key);
         let place = "engine.endpoints";
         let info = match Client::lazy(engine.client()) {
             Ok(client) => client.info().await,
@@ -249,13 +243,17 @@ impl Report {
         let info = match info {
             Ok(info) => info,
             Err(error) => {
-                return self.add(Level::Wrong, place, format!("no engine answers: {error}"));
+                return self.add_finding(
+                    Level::Wrong,
+                    place,
+                    format!("no engine responds: {error}"),
+                );
             }
         };
-        self.add(
+        self.add_finding(
             Level::Good,
             place,
-            format!("an engine of version {} answers", info.version),
+            format!("an engine of version {} responds", info.version),
         );
         let rules = config
             .route
@@ -266,7 +264,7 @@ impl Report {
         missing.sort_unstable();
         missing.dedup();
         for action in missing {
-            self.add(
+            self.add_finding(
                 Level::Wrong,
                 place,
                 format!("the engine does not serve {action}, which rules need"),
@@ -276,27 +274,30 @@ impl Report {
 
     /// Checks that a file has authorities. An expired one among others does no harm, such as in the
     /// system's file.
-    fn authorities(&mut self, place: &str, file: &Path) {
+    fn check_authorities(&mut self, place: &str, file: &Path) {
         match authorities(file) {
-            Ok(roots) => self.add(Level::Good, place, format!("{} authorities", roots.len())),
-            Err(error) => self.add(Level::Wrong, place, error.to_string()),
+            Ok(roots) => {
+                let authorities = count(roots.len(), "authority", "authorities");
+                self.add_finding(Level::Good, place, format!("the file has {authorities}"));
+            }
+            Err(error) => self.add_finding(Level::Wrong, place, error.to_string()),
         }
     }
 
     /// Checks the validity of every certificate of a chain.
-    fn certificate(&mut self, place: &str, file: &Path) {
+    fn check_certificates(&mut self, place: &str, file: &Path) {
         let chain = match certificates(file) {
             Ok(chain) => chain,
-            Err(error) => return self.add(Level::Wrong, place, error.to_string()),
+            Err(error) => return self.add_finding(Level::Wrong, place, error.to_string()),
         };
         let validities: Option<Vec<_>> = chain.iter().map(validity_of).collect();
         let ends = validities.and_then(|validities| {
-            let begin = validities.iter().map(|(begin, _)| *begin).max()?;
-            Some((begin, validities.iter().map(|(_, end)| *end).min()?))
+            let start = validities.iter().map(|(start, _)| *start).max()?;
+            Some((start, validities.iter().map(|(_, end)| *end).min()?))
         });
         match ends {
-            Some((begin, end)) => self.validity(place, begin, end),
-            None => self.add(
+            Some((start, end)) => self.check_validity(place, start, end),
+            None => self.add_finding(
                 Level::Wrong,
                 place,
                 format!("{}: a certificate cannot be read", file.display()),
@@ -304,9 +305,9 @@ impl Report {
         }
     }
 
-    fn validity(&mut self, place: &str, begin: OffsetDateTime, end: OffsetDateTime) {
-        let (level, message) = if begin > self.now {
-            (Level::Wrong, format!("is valid only from {}", begin.date()))
+    fn check_validity(&mut self, place: &str, start: OffsetDateTime, end: OffsetDateTime) {
+        let (level, message) = if start > self.now {
+            (Level::Wrong, format!("is valid only from {}", start.date()))
         } else if end <= self.now {
             (
                 Level::Wrong,
@@ -320,16 +321,28 @@ impl Report {
         } else {
             (Level::Good, format!("is valid until {}", end.date()))
         };
-        self.add(level, place, message);
+        self.add_finding(level, place, message);
     }
 
     /// Checks that only owner and group can read a secret, and only the owner can change it.
-    fn secret(&mut self, place: &str, file: &Path) {
+    fn check_secret(&mut self, place: &str, file: &Path) {
         match TrustedFile::open(file, FileKind::Secret) {
-            Ok(_) => self.add(Level::Good, place, "other users cannot read it"),
-            Err(error) => self.add(Level::Wrong, place, error.to_string()),
+            Ok(_) => self.add_finding(Level::Good, place, "other users cannot read it"),
+            Err(error) => self.add_finding(Level::Wrong, place, error.to_string()),
         }
     }
+}
+
+fn load_authority(certificate: &Path, key: &Path) -> Result<Authority, String> {
+    let certificate_pem = fs::read_to_string(certificate)
+        .map_err(|error| format!("{}: {error}", certificate.display()))?;
+    let key_pem = read_secret(key).map_err(|error| error.to_string())?;
+    Authority::load(&certificate_pem, &key_pem).map_err(|error| error.to_string())
+}
+
+/// Returns a number with its noun.
+fn count(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
 }
 
 /// Returns start and end of a certificate's validity.
@@ -373,7 +386,7 @@ mod tests {
         write("key.pem", issued.key_pem.expose(), 0o600);
         write("tokens", "0123456789abcdefghij\n", 0o640);
         let interception =
-            authority::create(&["api.example"], 100, OffsetDateTime::now_utc()).unwrap();
+            authority::create_authority(&["api.example"], 100, OffsetDateTime::now_utc()).unwrap();
         write("egress.pem", &interception.cert_pem, 0o644);
         write("egress-key.pem", &interception.key_pem, 0o400);
         folder
@@ -399,7 +412,7 @@ mod tests {
     /// does not run.
     async fn problems(text: &str) -> Vec<String> {
         let config = parse(text, []).unwrap_or_else(|errors| panic!("{errors}"));
-        let findings = examine(&config, &compile(&config).unwrap()).await;
+        let findings = check_all(&config, &compile(&config).unwrap()).await;
         let is_problem = |finding: &&Finding| {
             finding.level > Level::Good
                 && !matches!(
@@ -430,17 +443,17 @@ mod tests {
             text(folder.path()) + &envoy.replace('$', &folder.path().display().to_string());
         assert_eq!(problems(&beside_envoy).await, Vec::<String>::new());
         let config = parse(&text(folder.path()), []).unwrap();
-        let findings = examine(&config, &compile(&config).unwrap()).await;
+        let findings = check_all(&config, &compile(&config).unwrap()).await;
         let engine = findings
             .iter()
             .find(|finding| finding.place == "engine.endpoints")
             .unwrap();
         assert_eq!(engine.level, Level::Wrong);
-        assert!(engine.message.starts_with("no engine answers"), "{engine}");
+        assert!(engine.message.starts_with("no engine responds"), "{engine}");
     }
 
     #[tokio::test]
-    async fn each_file_is_checked() {
+    async fn files_of_the_configuration_are_checked() {
         type Case<'a> = (&'a str, fn(&Path), &'a [&'a str]);
         let cases: [Case<'_>; 8] = [
             (
@@ -525,7 +538,7 @@ mod tests {
                 findings: Vec::new(),
                 now,
             };
-            report.validity("x", begin, end);
+            report.check_validity("x", begin, end);
             assert_eq!(report.findings[0].level, expected);
         }
     }
@@ -545,7 +558,8 @@ mod tests {
         for expected in [
             format!("WARNING  admin.address: {address} is in use"),
             "WRONG    listen.public.address: cannot listen on".to_owned(),
-            "WRONG    upstream.shop.url: an address of the host is not permitted".to_owned(),
+            "WRONG    upstream.shop.url: the host has an address that `addresses` does not permit"
+                .to_owned(),
         ] {
             assert!(
                 problems.iter().any(|told| told.starts_with(&expected)),

@@ -6,8 +6,8 @@
 //! leaves at once, and a burst fills its batches. The memory is bounded by one read, three batches
 //! and the value that is being read.
 //!
-//! [`Editor::next`] can be dropped at any time. Running engine requests continue with the next call
-//! of it, and end with the editor.
+//! The future of [`Editor::next_frame`] can be dropped at any time. Running engine requests continue
+//! with the next call, and end with the editor.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::error::{Failure, Reason};
 use crate::memory::Reservation;
 
 /// Concurrent engine requests of one body.
-const CALLS_MAX: usize = 2;
+const REQUESTS_MAX: usize = 2;
 /// Most values of one batch.
 const BATCH_VALUES_MAX: usize = 512;
 /// A batch closes when its pieces have this many bytes.
@@ -65,7 +65,7 @@ pub struct Editor {
     pending: VecDeque<Piece>,
     pending_bytes: usize,
     pending_values: usize,
-    calls: FuturesOrdered<BoxFuture<'static, Result<Vec<Bytes>, Failure>>>,
+    requests: FuturesOrdered<BoxFuture<'static, Result<Vec<Bytes>, Failure>>>,
     output: VecDeque<Bytes>,
     source_ended: bool,
     /// Bytes that were read but not scanned.
@@ -108,7 +108,7 @@ impl Editor {
             pending: VecDeque::new(),
             pending_bytes: 0,
             pending_values: 0,
-            calls: FuturesOrdered::new(),
+            requests: FuturesOrdered::new(),
             output: VecDeque::new(),
             source_ended: false,
             unread: Bytes::new(),
@@ -132,32 +132,32 @@ impl Editor {
         self.memory
     }
 
-    /// Returns the next edited bytes, or `None` after the last ones.
+    /// Returns the next edited bytes, or `None` after all bytes.
     ///
     /// # Errors
     /// The failure that ends the body. Bytes that were returned earlier are correct.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+    pub async fn next_frame(&mut self) -> Result<Option<Bytes>, Failure> {
         loop {
             if let Some(bytes) = self.output.pop_front() {
                 return Ok(Some(bytes));
             }
             while self.may_scan() {
-                self.scan()?;
+                self.scan_slice()?;
             }
-            while self.calls.len() < CALLS_MAX && !self.pending.is_empty() {
+            while self.requests.len() < REQUESTS_MAX && !self.pending.is_empty() {
                 self.start_batch();
             }
             if !self.output.is_empty() || self.may_scan() {
                 continue;
             }
-            if self.is_scanned && self.calls.is_empty() {
+            if self.is_scanned && self.requests.is_empty() {
                 return Ok(None);
             }
             let may_read = !self.source_ended && self.unread.is_empty();
             tokio::select! {
                 biased;
-                Some(edited) = self.calls.next(), if !self.calls.is_empty() => self.output.extend(edited?),
-                frame = self.source.frame(), if may_read => self.take(frame.transpose()?.map(|frame| frame.into_data())),
+                Some(edited) = self.requests.next(), if !self.requests.is_empty() => self.output.extend(edited?),
+                frame = self.source.frame(), if may_read => self.store_frame(frame.transpose()?.map(|frame| frame.into_data())),
             }
         }
     }
@@ -165,12 +165,13 @@ impl Editor {
     /// Returns all edited bytes of a body that is held.
     ///
     /// # Errors
-    /// The errors of [`Editor::next`].
-    pub async fn collect(&mut self) -> Result<Vec<Bytes>, Failure> {
-        let (mut frames, mut bytes) = (Vec::new(), 0);
+    /// The errors of [`Editor::next_frame`].
+    pub async fn collect_frames(&mut self) -> Result<Vec<Bytes>, Failure> {
+        let mut frames = Vec::new();
+        let mut bytes = 0;
         // Short values become long envelopes.
         let max = self.bytes_max.saturating_mul(EXPANSION_MAX);
-        while let Some(frame) = self.next().await? {
+        while let Some(frame) = self.next_frame().await? {
             bytes += frame.len();
             if bytes > max {
                 return Err(self
@@ -179,7 +180,7 @@ impl Editor {
             }
             frames.push(frame);
             // The caller joins the frames, so count their bytes twice.
-            self.reserve(2 * bytes + size_of::<Bytes>() * frames.len())?;
+            self.reserve_memory(2 * bytes + size_of::<Bytes>() * frames.len())?;
         }
         Ok(frames)
     }
@@ -190,7 +191,7 @@ impl Editor {
     /// A failure of the source, or a body beyond its limit.
     pub async fn into_originals(mut self) -> Result<(Vec<Bytes>, Reservation), Failure> {
         let unread = std::mem::take(&mut self.unread);
-        drop(self.decoded(unread)?);
+        drop(self.decode(unread)?);
         while !self.source_ended {
             match self
                 .source
@@ -199,7 +200,7 @@ impl Editor {
                 .transpose()?
                 .map(http_body::Frame::into_data)
             {
-                Some(Ok(data)) => drop(self.decoded(data)?),
+                Some(Ok(data)) => drop(self.decode(data)?),
                 Some(Err(_trailers)) => {}
                 None => self.source_ended = true,
             }
@@ -208,14 +209,14 @@ impl Editor {
             let mut rest = Vec::new();
             decoder
                 .finish(&mut rest)
-                .map_err(|error| self.scope.failure(error.reason()))?;
-            self.counted(rest.into())?;
+                .map_err(|error| self.scope.failure(error.to_reason()))?;
+            self.count(rest.into())?;
         }
         Ok((self.originals.unwrap_or_default(), self.memory))
     }
 
     /// Stores a frame of the source, or its end.
-    fn take(&mut self, frame: Option<Result<Bytes, http_body::Frame<Bytes>>>) {
+    fn store_frame(&mut self, frame: Option<Result<Bytes, http_body::Frame<Bytes>>>) {
         match frame {
             // Trailers can be digests of the original bytes, so an edited body drops them.
             Some(Err(_trailers)) => {}
@@ -226,7 +227,7 @@ impl Editor {
 
     /// Scans the next slice of the unread bytes, or the end. Slices limit the number of pieces per
     /// step.
-    fn scan(&mut self) -> Result<(), Failure> {
+    fn scan_slice(&mut self) -> Result<(), Failure> {
         let mut found = Vec::new();
         if self.unread.is_empty() {
             self.is_scanned = true;
@@ -234,8 +235,8 @@ impl Editor {
                 let mut rest = Vec::new();
                 decoder
                     .finish(&mut rest)
-                    .map_err(|error| self.scope.failure(error.reason()))?;
-                let rest = self.counted(rest.into())?;
+                    .map_err(|error| self.scope.failure(error.to_reason()))?;
+                let rest = self.count(rest.into())?;
                 self.scanner
                     .push(&rest, &mut found)
                     .map_err(|error| self.failure_of(&error))?;
@@ -245,11 +246,12 @@ impl Editor {
                 .map_err(|error| self.failure_of(&error))?;
         } else {
             let slice = self.unread.split_to(self.unread.len().min(SLICE_BYTES_MAX));
-            let data = self.decoded(slice)?;
+            let data = self.decode(slice)?;
             self.scanner
                 .push(&data, &mut found)
                 .map_err(|error| self.failure_of(&error))?;
         }
+
         for piece in &found {
             self.pending_bytes += piece.source().len();
             self.pending_values += usize::from(piece.hole().is_some());
@@ -264,18 +266,21 @@ impl Editor {
         has_input && self.pending_bytes < BATCH_BYTES_MAX && self.pending_values < BATCH_VALUES_MAX
     }
 
-    fn decoded(&mut self, data: Bytes) -> Result<Bytes, Failure> {
+    /// Decodes bytes of the source, and counts the result.
+    fn decode(&mut self, data: Bytes) -> Result<Bytes, Failure> {
         let Some(decoder) = &mut self.decoder else {
-            return self.counted(data);
+            return self.count(data);
         };
         let mut out = Vec::new();
         decoder
             .push(&data, &mut out)
-            .map_err(|error| self.scope.failure(error.reason()))?;
-        self.counted(out.into())
+            .map_err(|error| self.scope.failure(error.to_reason()))?;
+        self.count(out.into())
     }
 
-    fn counted(&mut self, data: Bytes) -> Result<Bytes, Failure> {
+    /// Counts decoded bytes against the limit and the memory. Keeps them if the caller can need the
+    /// original.
+    fn count(&mut self, data: Bytes) -> Result<Bytes, Failure> {
         if let Some(left) = &mut self.bytes_left {
             let too_large = Reason::TooLarge("body", self.bytes_max as u64);
             *left = left
@@ -285,10 +290,11 @@ impl Editor {
         if !data.is_empty() {
             self.read_bytes += data.len().max(FRAME_BYTES_MIN);
         }
+
         // Count the original and the edited body, and a third copy if the caller can need the
         // original.
         let copies = if self.originals.is_some() { 3 } else { 2 };
-        self.reserve(copies * self.read_bytes)?;
+        self.reserve_memory(copies * self.read_bytes)?;
         if let Some(originals) = &mut self.originals {
             originals.push(data.clone());
         }
@@ -296,11 +302,11 @@ impl Editor {
     }
 
     /// Reserves memory for `bytes` of the body and for the decoder.
-    fn reserve(&mut self, bytes: usize) -> Result<(), Failure> {
+    fn reserve_memory(&mut self, bytes: usize) -> Result<(), Failure> {
         let decoder = self.decoder.as_ref().map_or(0, Decoder::memory_bytes);
         let reserved = self
             .memory
-            .at_least(bytes.min(self.memory_bytes_max) + decoder);
+            .grow_to(bytes.min(self.memory_bytes_max) + decoder);
         reserved.map_err(|reason| self.scope.failure(reason))
     }
 
@@ -311,7 +317,9 @@ impl Editor {
     /// Moves pieces into a batch and starts its engine request. Pieces without a value need no
     /// request.
     fn start_batch(&mut self) {
-        let (mut batch, mut bytes, mut values) = (Vec::new(), 0, 0);
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        let mut values = 0;
         while let Some(piece) = self.pending.front() {
             let is_hole = piece.hole().is_some();
             let is_full = values >= BATCH_VALUES_MAX || bytes >= BATCH_BYTES_MAX;
@@ -322,15 +330,19 @@ impl Editor {
             bytes += piece.source().len();
             batch.extend(self.pending.pop_front());
         }
+
         self.pending_bytes -= bytes;
         self.pending_values -= values;
-        if values == 0 && self.calls.is_empty() {
+        if values == 0 && self.requests.is_empty() {
             self.output
                 .extend(batch.into_iter().map(Piece::into_source));
             return;
         }
-        let (engine, scope) = (self.engine.clone(), Arc::clone(&self.scope));
-        self.calls
-            .push_back(Box::pin(async move { engine.replace(&scope, batch).await }));
+
+        let engine = self.engine.clone();
+        let scope = Arc::clone(&self.scope);
+        self.requests.push_back(Box::pin(async move {
+            engine.replace_values(&scope, batch).await
+        }));
     }
 }

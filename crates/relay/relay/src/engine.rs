@@ -29,8 +29,8 @@ use crate::usage::Usage;
 /// one frame.
 const COPY_BYTES_MAX: usize = 16 << 10;
 
-/// Selects each element of a batch as a whole, so a container becomes one envelope or token.
-const EACH: &str = "$[*]";
+/// Selects each element of a batch as a unit, so a container becomes one envelope or token.
+const EACH_ELEMENT: &str = "$[*]";
 
 /// The rules for one direction of an exchange, with the data that their engine requests need.
 #[derive(Clone)]
@@ -101,7 +101,7 @@ impl Scope {
     }
 
     /// Returns true if both rules can share one request.
-    fn share_a_call(&self, one: usize, other: usize) -> bool {
+    fn can_share_request(&self, one: usize, other: usize) -> bool {
         if one == other {
             return true;
         }
@@ -132,9 +132,16 @@ struct Group {
     holes: Vec<usize>,
 }
 
+impl Group {
+    /// Returns the rule of an element of the request.
+    fn rule_of(&self, at: usize, holes: &[&Hole]) -> Option<usize> {
+        holes.get(*self.holes.get(at)?).map(|hole| hole.rule)
+    }
+}
+
 /// The value that replaces a hole.
 enum Replacement {
-    /// One MessagePack value from the engine.
+    /// A MessagePack value from the engine.
     Value(Bytes),
     /// The original bytes.
     Unchanged,
@@ -162,9 +169,13 @@ impl Engine {
     ///
     /// # Errors
     /// The first failure, in this direction. The caller must then forward nothing of the batch.
-    pub async fn replace(&self, scope: &Scope, pieces: Vec<Piece>) -> Result<Vec<Bytes>, Failure> {
+    pub async fn replace_values(
+        &self,
+        scope: &Scope,
+        pieces: Vec<Piece>,
+    ) -> Result<Vec<Bytes>, Failure> {
         let holes: Vec<&Hole> = pieces.iter().filter_map(Piece::hole).collect();
-        let replacements = self.replacements(scope, &holes).await?;
+        let replacements = self.request_replacements(scope, &holes).await?;
         let mut frames = Frames::for_pieces(&pieces, &replacements);
         let mut replacements = replacements.iter();
         for piece in &pieces {
@@ -172,7 +183,7 @@ impl Engine {
                 Piece::Literal(bytes) => frames.push(bytes),
                 Piece::Hole(hole) => match replacements.next() {
                     Some(Replacement::Value(value)) => {
-                        hole.render(value, frames.small()).map_err(|error| {
+                        hole.render(value, &mut frames.small).map_err(|error| {
                             scope.failure_at(Reason::Invalid(error.text()), hole.rule)
                         })?
                     }
@@ -180,10 +191,10 @@ impl Engine {
                 },
             }
         }
-        Ok(frames.finish())
+        Ok(frames.into_frames())
     }
 
-    async fn replacements(
+    async fn request_replacements(
         &self,
         scope: &Scope,
         holes: &[&Hole],
@@ -196,7 +207,7 @@ impl Engine {
             }
             match groups
                 .iter_mut()
-                .find(|group| scope.share_a_call(group.rule, hole.rule))
+                .find(|group| scope.can_share_request(group.rule, hole.rule))
             {
                 Some(group) => group.holes.push(at),
                 None => groups.push(Group {
@@ -205,17 +216,20 @@ impl Engine {
                 }),
             }
         }
-        let begun = Instant::now();
-        let calls = groups.iter().map(|group| self.call(scope, group, holes));
-        let results = match try_join_all(calls).await {
+        let started = Instant::now();
+        let requests = groups
+            .iter()
+            .map(|group| self.request_group(scope, group, holes));
+        let results = match try_join_all(requests).await {
             Ok(results) => results,
-            Err(failure) if self.may_fail_open(scope, &failure, begun) => {
-                self.metrics.failed_open(&scope.route.name);
-                tracing::error!(route = %scope.route.name, reason = failure.reason.name(), "values pass in the clear");
+            Err(failure) if self.may_fail_open(scope, &failure, started) => {
+                self.metrics.count_failed_open(&scope.route.name);
+                tracing::error!(route = %scope.route.name, reason = failure.reason.name(), "the engine is overloaded or does not respond: values of this request pass in the clear, because the route has fail = \"open\"");
                 return Ok(found);
             }
             Err(failure) => return Err(failure),
         };
+
         for (group, values) in groups.iter().zip(results) {
             for (at, value) in group.holes.iter().zip(values) {
                 if let Some(place) = found.get_mut(*at) {
@@ -227,7 +241,7 @@ impl Engine {
     }
 
     /// Sends the request of one group. Returns a replacement for each hole of the group.
-    async fn call(
+    async fn request_group(
         &self,
         scope: &Scope,
         group: &Group,
@@ -242,36 +256,31 @@ impl Engine {
             .filter_map(|at| holes.get(*at))
             .map(|hole| &hole.value[..])
             .collect();
+
         let mut payload =
             Vec::with_capacity(8 + sent.iter().map(|value| value.len()).sum::<usize>());
         write::array_len(&mut payload, u32::try_from(sent.len()).unwrap_or(u32::MAX));
         sent.iter()
             .for_each(|value| payload.extend_from_slice(value));
-        let begun = Instant::now();
+        let started = Instant::now();
+
         // The deadline of the exchange passed, not that of the engine. The failure must not look
         // like an engine that does not respond.
-        if scope.deadline.is_some_and(|end| begun >= end) {
+        if scope.deadline.is_some_and(|end| started >= end) {
             return Err(scope.failure(Reason::ClientTimeout));
         }
         let outcome = self.send(scope, rule, group.rule, &payload).await;
-        let time = begun.elapsed();
-        self.metrics.engine_call(
+        let time = started.elapsed();
+        self.metrics.count_engine_request(
             &scope.route.name,
             rule.action.name(),
             sent.len(),
             time,
             outcome.is_ok(),
         );
-        scope.usage.engine(sent.len(), time);
+        scope.usage.add_engine_request(sent.len(), time);
         let document = outcome.map_err(|error| {
-            let rule_of = |at: usize| {
-                group
-                    .holes
-                    .get(at)
-                    .and_then(|at| holes.get(*at))
-                    .map(|hole| hole.rule)
-            };
-            let failure = failure_of(scope, &error, rule_of);
+            let failure = failure_of(scope, &error, |at| group.rule_of(at, holes));
             if failure.reason == Reason::EngineTimeout && !self.is_ready.load(Ordering::Relaxed) {
                 // The request waited for a connection to an engine that is gone.
                 return Failure {
@@ -281,11 +290,13 @@ impl Engine {
             }
             failure
         })?;
-        let values = elements(&document.payload, sent.len()).ok_or_else(|| {
+
+        let values = split_elements(&document.payload, sent.len()).ok_or_else(|| {
             scope.failure(Reason::EngineDenied(
-                "the engine's result has another shape",
+                "the engine's result is not an array with an element per value",
             ))
         })?;
+
         let pairs = sent.iter().zip(values).zip(&group.holes);
         pairs
             .map(|((sent, value), at)| {
@@ -301,11 +312,11 @@ impl Engine {
                         Ok(Replacement::Unchanged)
                     }
                     (Action::Decrypt | Action::Detokenize { .. }, _) => Err(scope.failure_at(
-                        Reason::Invalid("a selected value is no envelope and no token"),
+                        Reason::Invalid("a selected value is neither an envelope nor a token"),
                         at,
                     )),
                     _ => Err(scope.failure_at(
-                        Reason::EngineDenied("the engine left a value as it was"),
+                        Reason::EngineDenied("the engine returned a value unchanged"),
                         at,
                     )),
                 }
@@ -316,12 +327,12 @@ impl Engine {
     /// Returns true if values may pass in the clear. Fail-open is only for an engine that does not
     /// respond. An engine that rejects the request or had too little time does not count, and a
     /// rule that reveals never fails open.
-    fn may_fail_open(&self, scope: &Scope, failure: &Failure, begun: Instant) -> bool {
+    fn may_fail_open(&self, scope: &Scope, failure: &Failure, started: Instant) -> bool {
         let is_absent = match failure.reason {
             Reason::Overloaded | Reason::EngineUnavailable => true,
             Reason::EngineTimeout => scope
                 .deadline
-                .is_none_or(|end| begun + self.deadline <= end),
+                .is_none_or(|end| started + self.deadline <= end),
             _ => false,
         };
         scope.route.fail_open && is_absent && !scope.direction().reveals()
@@ -341,7 +352,7 @@ impl Engine {
         if deadline_ms == 0 {
             return Err(Error::Deadline);
         }
-        let select = Some(vec![EACH]);
+        let select = Some(vec![EACH_ELEMENT]);
         let context = scope.contexts.get(at).map_or(&[][..], |context| context);
         let traceparent = scope.traceparent.as_deref();
         let base = DocumentParams::<()> {
@@ -379,7 +390,7 @@ impl Engine {
             }
             Action::Mask { function } => {
                 let rules = vec![MaskRule {
-                    fields: RuleFields::Path(EACH),
+                    fields: RuleFields::Path(EACH_ELEMENT),
                     mask: function,
                 }];
                 let writing = Masking {
@@ -434,7 +445,7 @@ fn is_needed(scope: &Scope, hole: &Hole) -> Result<bool, Failure> {
         )),
         (Action::Decrypt, Unneeded::Pass) => Ok(is_envelope),
         (Action::Decrypt, _) if !is_envelope => Err(scope.failure_at(
-            Reason::Invalid("a selected value is no envelope"),
+            Reason::Invalid("a selected value is not an envelope"),
             hole.rule,
         )),
         _ => Ok(true),
@@ -442,7 +453,7 @@ fn is_needed(scope: &Scope, hole: &Hole) -> Result<bool, Failure> {
 }
 
 /// Splits the engine's result into its elements.
-fn elements(payload: &Bytes, expected: usize) -> Option<Vec<Bytes>> {
+fn split_elements(payload: &Bytes, expected: usize) -> Option<Vec<Bytes>> {
     let mut reader = TokenReader::new(payload);
     let len = usize::try_from(reader.array_len().ok()?).ok()?;
     if len != expected {
@@ -456,21 +467,19 @@ fn elements(payload: &Bytes, expected: usize) -> Option<Vec<Bytes>> {
 
 /// Converts an error of the client. `rule_of` returns the rule of an element of the payload.
 fn failure_of(scope: &Scope, error: &Error, rule_of: impl Fn(usize) -> Option<usize>) -> Failure {
-    let plain = |reason| scope.failure(reason);
-    match error {
-        Error::Rpc(error) => failure_of_rpc(scope, error, rule_of),
-        Error::Deadline => plain(Reason::EngineTimeout),
-        Error::Disconnected { .. } | Error::Connect(_) => plain(Reason::EngineUnavailable),
-        Error::RequestTooLong { max } => {
-            plain(Reason::TooLarge("request to the engine", *max as u64))
+    let reason = match error {
+        Error::Rpc(error) => return failure_of_rpc(scope, error, rule_of),
+        Error::Deadline => Reason::EngineTimeout,
+        Error::Disconnected { .. } | Error::Connect(_) => Reason::EngineUnavailable,
+        Error::RequestTooLong { max } => Reason::TooLarge("request to the engine", *max as u64),
+        Error::Tls(_) | Error::Config(_) => {
+            Reason::EngineDenied("the relay's certificate or configuration")
         }
-        Error::Tls(_) | Error::Config(_) => plain(Reason::EngineDenied(
-            "the relay's certificate or configuration",
-        )),
-        Error::Payload(_) | Error::ReplyRefused(_) | Error::Protocol(_) | Error::Value(_) => plain(
-            Reason::EngineDenied("the engine's response is not of the protocol"),
-        ),
-    }
+        Error::Payload(_) | Error::ReplyRefused(_) | Error::Protocol(_) | Error::Value(_) => {
+            Reason::EngineDenied("the engine's response violates the protocol")
+        }
+    };
+    scope.failure(reason)
 }
 
 fn failure_of_rpc(
@@ -479,22 +488,22 @@ fn failure_of_rpc(
     rule_of: impl Fn(usize) -> Option<usize>,
 ) -> Failure {
     let field = field_of(error).and_then(rule_of);
-    let at = |reason| match field {
+    let reason = match error.code {
+        ErrorCode::Overloaded => Reason::Overloaded,
+        ErrorCode::Conflict if error.retry_after_ms.is_some() => Reason::Overloaded,
+        ErrorCode::Unavailable | ErrorCode::Cancelled => Reason::EngineUnavailable,
+        ErrorCode::DeadlineExceeded => Reason::EngineTimeout,
+        ErrorCode::CannotOpen => Reason::CannotOpen,
+        ErrorCode::NotFound if field.is_some() => Reason::CannotOpen,
+        ErrorCode::BadRequest if field.is_some() => {
+            Reason::Invalid("a selected value does not fit the action")
+        }
+        ErrorCode::TooLarge => Reason::TooLarge("limit of the engine", limit_of(error)),
+        code => Reason::EngineDenied(code.name()),
+    };
+    let failure = match field {
         Some(rule) => scope.failure_at(reason, rule),
         None => scope.failure(reason),
-    };
-    let failure = match error.code {
-        ErrorCode::Overloaded => at(Reason::Overloaded),
-        ErrorCode::Conflict if error.retry_after_ms.is_some() => at(Reason::Overloaded),
-        ErrorCode::Unavailable | ErrorCode::Cancelled => at(Reason::EngineUnavailable),
-        ErrorCode::DeadlineExceeded => at(Reason::EngineTimeout),
-        ErrorCode::CannotOpen => at(Reason::CannotOpen),
-        ErrorCode::NotFound if field.is_some() => at(Reason::CannotOpen),
-        ErrorCode::BadRequest if field.is_some() => {
-            at(Reason::Invalid("a selected value does not fit the action"))
-        }
-        ErrorCode::TooLarge => at(Reason::TooLarge("limit of the engine", limit_of(error))),
-        code => at(Reason::EngineDenied(code.name())),
     };
     Failure {
         retry_after_ms: error.retry_after_ms,
@@ -547,33 +556,29 @@ impl Frames {
         }
     }
 
-    fn small(&mut self) -> &mut Vec<u8> {
-        &mut self.small
-    }
-
     fn push(&mut self, bytes: &Bytes) {
         if bytes.len() < COPY_BYTES_MAX {
             self.small.extend_from_slice(bytes);
         } else {
-            self.flush();
+            self.close_small_frame();
             self.done.push(bytes.clone());
         }
     }
 
-    fn flush(&mut self) {
+    fn close_small_frame(&mut self) {
         if !self.small.is_empty() {
             self.done.push(std::mem::take(&mut self.small).into());
         }
     }
 
-    fn finish(mut self) -> Vec<Bytes> {
-        self.flush();
+    fn into_frames(mut self) -> Vec<Bytes> {
+        self.close_small_frame();
         self.done
     }
 }
 
-/// Joins frames into one, without a copy if there is only one.
-pub fn joined(mut frames: Vec<Bytes>) -> Bytes {
+/// Joins frames. A single frame is returned without a copy.
+pub fn join_frames(mut frames: Vec<Bytes>) -> Bytes {
     if frames.len() < 2 {
         return frames.pop().unwrap_or_default();
     }

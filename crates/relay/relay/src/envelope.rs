@@ -64,11 +64,15 @@ pub fn is_evervault(text: &str) -> bool {
         ] => kind,
         kind => kind,
     };
-    let decoded = |part: &str| STANDARD_NO_PAD.decode(part.trim_end_matches('=')).ok();
     matches!(kind, [] | ["string" | "number" | "boolean"])
-        && decoded(iv).is_some_and(|iv| iv.len() == 12)
-        && decoded(point).is_some_and(|point| point.len() == 33 && is_compressed(point.first()))
-        && decoded(ciphertext).is_some_and(|ciphertext| ciphertext.len() >= 16)
+        && decode_part(iv).is_some_and(|iv| iv.len() == 12)
+        && decode_part(point).is_some_and(|point| point.len() == 33 && is_compressed(point.first()))
+        && decode_part(ciphertext).is_some_and(|ciphertext| ciphertext.len() >= 16)
+}
+
+/// Decodes a part of an Evervault string: base64 with or without padding.
+fn decode_part(part: &str) -> Option<Vec<u8>> {
+    STANDARD_NO_PAD.decode(part.trim_end_matches('=')).ok()
 }
 
 /// Returns true for the first byte of a compressed point (SEC 1, section 2.3.3).

@@ -17,13 +17,13 @@ pub enum Phase {
     Response,
 }
 
-/// The reason of a failure. Its name is the last part of the problem's `type` and the label of the
-/// metric.
+/// The reason of a failure. The name of the reason is the last part of the problem's `type` and the
+/// label of the metric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The request is ambiguous, or has a form that proxies interpret differently.
     Ambiguous(&'static str),
-    /// The listener requires credentials, and the request has none or invalid ones.
+    /// The listener requires credentials, and those of the request are absent or invalid.
     Unauthenticated,
     /// The destination is not allowed by policy.
     Forbidden(&'static str),
@@ -51,7 +51,7 @@ pub enum Reason {
     TooLarge(&'static str, u64),
     /// The client did not send its request in time.
     ClientTimeout,
-    /// The relay is at one of its own limits.
+    /// A limit of the relay is reached.
     Busy(&'static str),
     /// The engine rejected the request because of overload.
     Overloaded,
@@ -172,7 +172,7 @@ impl Failure {
 }
 
 impl Reason {
-    /// One reason of each kind, for documents and tests.
+    /// A reason of each kind, for documents and tests.
     pub const KINDS: [Self; 24] = [
         Self::Ambiguous(""),
         Self::Unauthenticated,
@@ -236,26 +236,28 @@ impl Reason {
             Self::Ambiguous(_) => "The request is ambiguous",
             Self::Unauthenticated => "Credentials are required",
             Self::Forbidden(_) => "The destination is not allowed",
-            Self::NoRoute => "No route fits the request",
-            Self::NoMethod => "No route of this path has the method",
-            Self::Loop => "The request has come back to the route that it took before",
-            Self::Misdirected => "The request is for another authority than the tunnel",
-            Self::Expectation => "Only 100-continue can be expected",
+            Self::NoRoute => "No route matches the request",
+            Self::NoMethod => "The routes of this path do not accept the method",
+            Self::Loop => "The request has already passed this route: the relay forwards to itself",
+            Self::Misdirected => "The authority of the request differs from that of its tunnel",
+            Self::Expectation => "The relay supports no expectation other than 100-continue",
             Self::Unreadable(_) => "The body cannot be read",
             Self::Malformed(_) => "The body is malformed",
             Self::Invalid(_) => "A selected value cannot be replaced",
             Self::Missing => "A required value is missing",
-            Self::CannotOpen => "A value cannot be opened",
+            Self::CannotOpen => "A value cannot be decrypted, or a token is unknown",
             Self::TooLarge(..) => "A limit is exceeded",
             Self::ClientTimeout => "The request did not arrive in time",
             Self::Busy(_) => "The relay is at its limit",
             Self::Overloaded => "The encryption engine is overloaded",
             Self::EngineUnavailable => "The encryption engine is not available",
-            Self::EngineTimeout => "The encryption engine did not answer in time",
+            Self::EngineTimeout => "The encryption engine did not respond in time",
             Self::EngineDenied(_) => "The encryption engine denied the relay's request",
             Self::UpstreamUnreachable(_) => "The upstream cannot be reached",
-            Self::UpstreamBroken(_) => "The upstream broke off or sent a malformed response",
-            Self::UpstreamTimeout => "The upstream did not answer in time",
+            Self::UpstreamBroken(_) => {
+                "The upstream closed the connection early or sent a malformed response"
+            }
+            Self::UpstreamTimeout => "The upstream did not respond in time",
             Self::Draining => "The relay is shutting down",
         }
     }
@@ -294,6 +296,7 @@ pub fn problem(failure: &Failure, request_id: &str) -> String {
     if !reason.detail().is_empty() {
         let _ = write!(out, r#","detail":"{}""#, reason.detail());
     }
+
     let phase = if failure.phase == Phase::Request {
         "request"
     } else {
@@ -305,6 +308,7 @@ pub fn problem(failure: &Failure, request_id: &str) -> String {
         failure.upstream_called,
         failure.is_retry_safe()
     );
+
     if let Some(seconds) = failure.retry_after_s() {
         let _ = write!(out, r#","retry_after_s":{seconds}"#);
     }

@@ -31,7 +31,7 @@ use crate::relay::{Peer, Relay};
 use crate::request_check::{self, CheckedTarget};
 use crate::response_body::ResponseBody;
 use crate::route::Route;
-use crate::route_edit::{EditedBody, ResponseFraming, RouteEdit, has_body, mark};
+use crate::route_edit::{EditedBody, ResponseFraming, RouteEdit, has_body, set_request_id};
 use crate::route_table::{NoMatch, RouteTable, Segments};
 use crate::shares::ClientId;
 use crate::upstream::Protocol;
@@ -49,17 +49,17 @@ pub async fn handle(
     request: Request<Incoming>,
     in_flight: InFlight,
 ) -> Response<ResponseBody> {
-    let mut completion = Completion::begin(&relay, &peer, &request, in_flight);
+    let mut completion = Completion::start(&relay, &peer, &request, in_flight);
     if peer.listener.kind == ListenKind::ExtProc {
         return ext_proc::handle(&relay, &peer, completion, request);
     }
     let mut response = match run(&relay, &peer, &mut completion, request).await {
         Ok(response) => response,
-        Err(failure) => refuse(&peer, &mut completion, &failure),
+        Err(failure) => failure_response(&peer, &mut completion, &failure),
     };
-    mark(response.headers_mut(), completion.request_id());
-    completion.responds(response.status());
-    response.map(|body| ResponseBody::completing(body, completion))
+    set_request_id(response.headers_mut(), completion.request_id());
+    completion.set_status(response.status());
+    response.map(|body| ResponseBody::with_completion(body, completion))
 }
 
 async fn run(
@@ -68,14 +68,14 @@ async fn run(
     completion: &mut Completion,
     request: Request<Incoming>,
 ) -> Result<Response<Outgoing>, Failure> {
-    completion.holds(relay.request_permit()?); // 1. A permit, or 503.
+    completion.keep_permit(relay.request_permit()?); // 1. A permit, or 503.
     let (parts, body) = request.into_parts();
     let target = request_check::check(&parts, peer.is_tls)?; // 2. No ambiguous request.
     let client = peer.authenticate(&parts)?; // 3. A known client, within its share.
-    completion.is_of(client.principal.clone());
-    completion.holds(relay.client_permit(&client.id)?);
+    completion.set_principal(client.principal.clone());
+    completion.keep_permit(relay.client_permit(&client.id)?);
     if peer.listener.kind == ListenKind::Forward && peer.tunnel.is_none() {
-        return Box::pin(connect::open(
+        return Box::pin(connect::open_tunnel(
             relay,
             peer,
             completion,
@@ -90,6 +90,7 @@ async fn run(
     }) {
         return Err(Failure::request(Reason::Misdirected));
     }
+
     let routes = &peer.listener.routes;
     let (route, segments) = find_route(routes, &parts.method, &target)?; // 4. A route.
     if peer.tunnel.as_ref().is_some_and(|tunnel| {
@@ -100,10 +101,11 @@ async fn run(
     }) {
         return Err(Failure::request(Reason::Misdirected));
     }
-    completion.takes(&route);
-    if headers::has_taken(&parts.headers, &route.via) {
+    completion.set_route(&route);
+    if headers::has_passed(&parts.headers, &route.via) {
         return Err(Failure::request(Reason::Loop));
     }
+
     let exchange = Exchange {
         edit: RouteEdit {
             relay: Arc::clone(relay),
@@ -115,7 +117,7 @@ async fn run(
             request_id: completion.request_id().into(),
             traceparent: completion.traceparent().map(Into::into),
             usage: Arc::clone(completion.usage()),
-            memory: relay.account(peer, &client.id),
+            memory: relay.memory_account(peer, &client.id),
         },
         peer,
         client: client.id,
@@ -134,7 +136,7 @@ pub(crate) fn find_route(
     target: &CheckedTarget,
 ) -> Result<(Arc<Route>, Segments), Failure> {
     let found = routes
-        .find(&target.host, method, &target.path)
+        .find_route(&target.host, method, &target.path)
         .map_err(not_found)?;
     if routes.depends_on_method(&target.host, &target.path) {
         request_check::check_no_method(target.query.as_deref().unwrap_or_default())?;
@@ -168,24 +170,28 @@ impl Exchange<'_> {
         mut parts: Parts,
         body: Incoming,
     ) -> Result<Response<Outgoing>, Failure> {
-        let (relay, route, deadline) = (&self.edit.relay, &self.edit.route, self.edit.deadline);
+        let relay = &self.edit.relay;
+        let route = &self.edit.route;
+        let deadline = self.edit.deadline;
         let is_head = parts.method == Method::HEAD;
-        let outward = self.edit.scope(Phase::Request, &parts.headers)?;
-        let inward = self.edit.scope(Phase::Response, &parts.headers)?;
+        let outward = self.edit.new_scope(Phase::Request, &parts.headers)?;
+        let inward = self.edit.new_scope(Phase::Response, &parts.headers)?;
         let upstream = upstream_of(route)?;
         let has_body = !body.is_end_stream();
-        let handshake = websocket::handshake(
+        let handshake = websocket::take_handshake(
             &route.websockets,
-            upstream.websockets(),
+            upstream.websocket_permits(),
             &mut parts,
             has_body,
             &self.client,
         )?;
+
         let source = body::from_client(
             body,
             relay.limits.body_idle(),
             Arc::clone(completion.usage()),
         );
+
         // 5. Edit the values of the request. If this fails, the upstream gets no request.
         let editing = self.edit_request(
             completion,
@@ -195,10 +201,12 @@ impl Exchange<'_> {
             source,
             handshake.is_some(),
         );
-        let late = |_| Failure::request(Reason::ClientTimeout);
-        let request = timeout_at(deadline, editing).await.map_err(late)??;
+        let request = timeout_at(deadline, editing)
+            .await
+            .map_err(|_| Failure::request(Reason::ClientTimeout))??;
+
         // 6. Send to the upstream, within the client's share of its connections.
-        let request_failed = request.body().failed();
+        let request_failed = request.body().failure_cell();
         let sent = upstream.send(request, &self.client, deadline).await;
         let mut response = sent.map_err(|error| {
             tracing::debug!(route = %route.name, error = &error as &dyn std::error::Error, "the upstream failed");
@@ -207,13 +215,15 @@ impl Exchange<'_> {
                 .cloned()
                 .map_or_else(|| error.into_failure(), |failure| Failure { upstream_called: true, ..failure })
         })?;
-        completion.upstream_answered();
+
+        completion.set_upstream_response_time();
         if let (StatusCode::SWITCHING_PROTOCOLS, Some(handshake)) = (response.status(), handshake) {
             let editing = fields::edit_headers(&relay.engine, &inward, response.headers_mut());
-            let late = |_| Failure::response(Reason::UpstreamTimeout);
-            timeout_at(deadline, editing).await.map_err(late)??;
+            timeout_at(deadline, editing)
+                .await
+                .map_err(|_| Failure::response(Reason::UpstreamTimeout))??;
             let account = self.edit.memory.clone();
-            return websocket::start(
+            return websocket::start_session(
                 relay,
                 self.peer,
                 (outward, inward),
@@ -222,6 +232,7 @@ impl Exchange<'_> {
                 account,
             );
         }
+
         // 7. Edit the values of the response. The head waits until the first values are edited.
         let editing = self.edit_response(completion, &inward, response, is_head);
         timeout_at(deadline, editing)
@@ -238,7 +249,11 @@ impl Exchange<'_> {
         source: Source,
         is_websocket: bool,
     ) -> Result<Request<Outgoing>, Failure> {
-        let edited = self.edit.request(scope, &mut parts.headers, source).await?;
+        let edited = self
+            .edit
+            .edit_request(scope, &mut parts.headers, source)
+            .await?;
+
         let upstream = pool.upstream();
         let authority = parts
             .headers
@@ -246,6 +261,7 @@ impl Exchange<'_> {
             .and_then(|host| host.to_str().ok())
             .unwrap_or(&self.edit.target.host)
             .to_owned();
+
         let hop = Hop {
             client: self.peer.address.ip(),
             is_tls: self.peer.is_tls,
@@ -258,6 +274,7 @@ impl Exchange<'_> {
             },
             via: &self.edit.route.via,
         };
+
         let trailers = self.declared_trailers(&parts.headers);
         headers::forward_request(
             &mut parts.headers,
@@ -271,8 +288,9 @@ impl Exchange<'_> {
         self.edit
             .finish_request_headers(&mut parts.headers, edited.body.was_changed);
         if is_websocket {
-            websocket::ask_upstream(&mut parts.headers);
+            websocket::set_upstream_headers(&mut parts.headers);
         }
+
         // Use the upstream's own name as the host, unless the client addressed this upstream
         // itself.
         parts.headers.remove(HOST);
@@ -284,7 +302,10 @@ impl Exchange<'_> {
         parts.version = Version::HTTP_11;
         parts.headers.remove(EXPECT);
         parts.headers.extend(trailers.map(|names| (TRAILER, names)));
-        Ok(Request::from_parts(parts, held(completion, edited.body)))
+        Ok(Request::from_parts(
+            parts,
+            body_holding_memory(completion, edited.body),
+        ))
     }
 
     async fn edit_response(
@@ -301,11 +322,13 @@ impl Exchange<'_> {
             must_hold: self.client_version == Version::HTTP_10,
             is_close_delimited: body.is_close_delimited(),
         };
+
         let source = body.map_err(|error| error.into_failure()).boxed_unsync();
         let edited = self
             .edit
-            .response(scope, parts.status, &mut parts.headers, source, framing)
+            .edit_response(scope, parts.status, &mut parts.headers, source, framing)
             .await?;
+
         let trailers = self.declared_trailers(&parts.headers);
         headers::forward_response(&mut parts.headers, &self.edit.route.via, "1.1");
         parts.headers.extend(trailers.map(|names| (TRAILER, names)));
@@ -313,7 +336,10 @@ impl Exchange<'_> {
             .finish_response_headers(&mut parts.headers, &edited);
         parts.version = Version::HTTP_11;
         parts.extensions.clear();
-        Ok(Response::from_parts(parts, held(completion, edited.body)))
+        Ok(Response::from_parts(
+            parts,
+            body_holding_memory(completion, edited.body),
+        ))
     }
 
     /// Returns the value of `Trailer` for the next hop. No rule is applied to trailers, so only
@@ -337,9 +363,9 @@ fn upstream_of(route: &Route) -> Result<&Pool, Failure> {
 
 /// Takes the body out of an edited message. The memory of the body is released at the end of the
 /// exchange.
-fn held(completion: &mut Completion, edited: EditedBody) -> Outgoing {
+fn body_holding_memory(completion: &mut Completion, edited: EditedBody) -> Outgoing {
     if let Some(memory) = edited.memory {
-        completion.holds_memory(memory);
+        completion.keep_memory(memory);
     }
     edited.body
 }
@@ -355,26 +381,27 @@ fn upstream_target(
         .and_then(|prefix| target.strip_prefix(prefix))
         .unwrap_or(target);
     let slash = if rest.starts_with('/') { "" } else { "/" };
-    let whole: Cow<'_, str> = if base_path.is_empty() && slash.is_empty() {
+    let uri: Cow<'_, str> = if base_path.is_empty() && slash.is_empty() {
         rest.into()
     } else {
         format!("{base_path}{slash}{rest}").into()
     };
-    whole.parse().map_err(|_| {
+    uri.parse().map_err(|_| {
         Failure::request(Reason::Invalid(
-            "the target of the edited request is no URL",
+            "the target of the edited request is not a valid URL",
         ))
     })
 }
 
 /// Builds the response to a failure: a problem document.
-pub(crate) fn refuse(
+pub(crate) fn failure_response(
     peer: &Peer,
     completion: &mut Completion,
     failure: &Failure,
 ) -> Response<Outgoing> {
-    completion.fails(failure);
-    completion.releases();
+    completion.set_failure(failure);
+    completion.release_resources();
+
     let document = problem(failure, completion.request_id());
     let mut status = failure.status();
     let is_proxy = peer.listener.kind == ListenKind::Forward && peer.tunnel.is_none();
@@ -402,6 +429,7 @@ pub(crate) fn refuse(
     if let Some(seconds) = failure.retry_after_s() {
         headers.insert(RETRY_AFTER, seconds.into());
     }
+
     // Close the connection if the next bytes have unknown framing, or if the rest of the body does
     // not arrive or is not read.
     let ends = matches!(
@@ -413,6 +441,7 @@ pub(crate) fn refuse(
             | Reason::NoRoute
             | Reason::NoMethod
     );
+
     // `HeadCheck` does not check a request after a CONNECT. A CONNECT to a proxy becomes a tunnel
     // or is rejected.
     let is_unchecked = completion.is_connect() && !is_proxy;
@@ -425,12 +454,13 @@ pub(crate) fn refuse(
     );
     headers.insert(CONTENT_LENGTH, document.len().into());
     headers.insert(RELAY_ERROR, HeaderValue::from_static(failure.reason.name()));
+
     // A response to HEAD has no body, but keeps its length. hyper would send a body over HTTP/2,
     // and the client would treat its stream as broken.
     let body = if completion.is_head() {
         Outgoing::empty()
     } else {
-        Outgoing::whole(document.into())
+        Outgoing::from_bytes(document.into())
     };
     let mut response = Response::new(body);
     *response.status_mut() = status;

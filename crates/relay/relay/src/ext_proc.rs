@@ -26,17 +26,17 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use self::grpc::{Complete, Messages, Output, Reader};
-use self::input::{Demux, End, Feed, feed, part, violation};
+use self::input::{Demux, End, Feed, feed, protocol_violation, take_part};
 use self::proto::{Part, ResponsePart};
 use crate::body::{self, Outgoing};
 use crate::completion::Completion;
 use crate::engine::Scope;
 use crate::error::{Failure, Phase, Reason};
-use crate::exchange::{find_route, refuse};
+use crate::exchange::{failure_response, find_route};
 use crate::relay::{Peer, Relay};
 use crate::request_check;
 use crate::response_body::ResponseBody;
-use crate::route_edit::{ResponseFraming, RouteEdit, has_body, mark};
+use crate::route_edit::{ResponseFraming, RouteEdit, has_body, set_request_id};
 use crate::shares::ClientId;
 
 /// Path of the only method.
@@ -53,7 +53,7 @@ struct Stop {
 
 impl Stop {
     /// Creates a failure after which the stream can only be reset.
-    const fn broken(failure: Failure) -> Self {
+    const fn without_response(failure: Failure) -> Self {
         Self {
             failure,
             may_respond: false,
@@ -71,7 +71,7 @@ impl From<Failure> for Stop {
     }
 }
 
-/// Handles one gRPC request. Other requests get a problem document.
+/// Handles a gRPC request. A request that is not for the service gets a problem document.
 pub fn handle(
     relay: &Arc<Relay>,
     peer: &Arc<Peer>,
@@ -98,22 +98,20 @@ pub fn handle(
     let client = match client {
         Ok(client) => client,
         Err(failure) => {
-            let mut response = refuse(peer, &mut completion, &failure);
-            mark(response.headers_mut(), completion.request_id());
-            completion.responds(response.status());
-            return response.map(|body| ResponseBody::completing(body, completion));
+            let mut response = failure_response(peer, &mut completion, &failure);
+            set_request_id(response.headers_mut(), completion.request_id());
+            completion.set_status(response.status());
+            return response.map(|body| ResponseBody::with_completion(body, completion));
         }
     };
-    completion.is_of(client.principal);
-    let reader = Reader::new(body, relay.account(peer, &client.id));
+    completion.set_principal(client.principal);
+    let reader = Reader::new(body, relay.memory_account(peer, &client.id));
     let in_flight = completion.in_flight();
-    let work = {
-        let relay = Arc::clone(relay);
-        |output| -> futures_util::future::BoxFuture<'static, _> {
-            Box::pin(async move { work(relay, client.id, completion, reader, output).await })
-        }
-    };
-    let messages = Outgoing::pass(Messages::new(work).boxed_unsync(), |_| {});
+    let relay = Arc::clone(relay);
+    let messages = Messages::new(|output| {
+        Box::pin(serve_stream(relay, client.id, completion, reader, output))
+    });
+    let messages = Outgoing::unchanged(messages.boxed_unsync(), |_| {});
     let mut response = Response::new(ResponseBody::new(messages, in_flight, true));
     response.headers_mut().insert(
         CONTENT_TYPE,
@@ -127,7 +125,7 @@ fn is_grpc(content_type: &[u8]) -> bool {
 }
 
 /// Serves a stream to its end, and reports the outcome to the proxy and the log.
-async fn work<B: Body<Data = Bytes> + Unpin>(
+async fn serve_stream<B: Body<Data = Bytes> + Unpin>(
     relay: Arc<Relay>,
     client: ClientId,
     mut completion: Completion,
@@ -141,23 +139,23 @@ async fn work<B: Body<Data = Bytes> + Unpin>(
     ));
     let outcome = timeout(
         limits.ext_proc_stream(),
-        process(&relay, &client, &mut completion, reader, &output),
+        run_exchange(&relay, &client, &mut completion, reader, &output),
     )
     .await;
-    match outcome.unwrap_or(Err(Stop::broken(late))) {
+    match outcome.unwrap_or(Err(Stop::without_response(late))) {
         Ok(complete) => {
-            completion.is_complete();
+            completion.set_complete();
             Ok(complete)
         }
         Err(Stop {
             failure,
             may_respond,
         }) => {
-            completion.fails(&failure);
+            completion.set_failure(&failure);
             if may_respond {
-                completion.responds(failure.status());
+                completion.set_status(failure.status());
                 output
-                    .send(ResponsePart::Immediate(mutation::immediate(
+                    .send(ResponsePart::Immediate(mutation::immediate_response(
                         &failure,
                         completion.request_id(),
                     )))
@@ -168,31 +166,36 @@ async fn work<B: Body<Data = Bytes> + Unpin>(
     }
 }
 
-async fn process<B: Body<Data = Bytes> + Unpin>(
+async fn run_exchange<B: Body<Data = Bytes> + Unpin>(
     relay: &Arc<Relay>,
     client: &ClientId,
     completion: &mut Completion,
     mut reader: Reader<B>,
     output: &Output,
 ) -> Result<Complete, Stop> {
-    completion.holds(relay.request_permit()?); // 1. Permits, or 503.
-    completion.holds(relay.client_permit(client)?);
-    let late = |_| Stop::broken(Failure::request(Reason::ClientTimeout));
-    let first = timeout(relay.limits.header_timeout(), reader.next())
+    completion.keep_permit(relay.request_permit()?); // 1. Permits, or 503.
+    completion.keep_permit(relay.client_permit(client)?);
+    let first = timeout(relay.limits.header_timeout(), reader.next_message())
         .await
-        .map_err(late)?;
-    let headers = first_headers(first.map_err(Stop::broken)?).map_err(Stop::broken)?; // 2. A mode that the relay supports.
+        .map_err(|_| Stop::without_response(Failure::request(Reason::ClientTimeout)))?;
+    let headers =
+        first_headers(first.map_err(Stop::without_response)?).map_err(Stop::without_response)?; // 2. A mode that the relay supports.
     let has_body = !headers.end_of_stream;
     let head = mutation::request_head(headers)?;
-    completion.carries(&head.parts);
+    completion.set_carried_request(&head.parts);
+
     let target = request_check::check(&head.parts, head.is_tls)?; // 3. No ambiguous request.
     let routes = &completion.peer().listener.routes;
     let (route, segments) = find_route(routes, &head.parts.method, &target)?; // 4. A route.
     let depends_on_target = routes.depends_on_target(&target.host);
-    completion.takes(&route);
+    completion.set_route(&route);
     if head.is_upgrade && !route.pass {
-        return Err(Failure::request(Reason::Forbidden("rules apply to no WebSocket here")).into());
+        return Err(Failure::request(Reason::Forbidden(
+            "an external processor cannot apply rules to a WebSocket",
+        ))
+        .into());
     }
+
     let edit = RouteEdit {
         relay: Arc::clone(relay),
         deadline: Instant::now() + route.deadline,
@@ -203,7 +206,7 @@ async fn process<B: Body<Data = Bytes> + Unpin>(
         request_id: completion.request_id().into(),
         traceparent: completion.traceparent().map(Into::into),
         usage: Arc::clone(completion.usage()),
-        memory: relay.account(completion.peer(), client),
+        memory: relay.memory_account(completion.peer(), client),
     };
     Exchange {
         edit,
@@ -220,25 +223,25 @@ async fn process<B: Body<Data = Bytes> + Unpin>(
 /// The filter has a mode in which the relay cannot hold bodies.
 fn first_headers(first: Option<grpc::Received>) -> Result<proto::HttpHeaders, Failure> {
     let message = first
-        .ok_or_else(|| violation("the proxy sent nothing"))?
+        .ok_or_else(|| protocol_violation("the proxy ended the stream before its first message"))?
         .message;
     let config = message.protocol_config.unwrap_or_default();
     let is_full_duplex = config.request_body_mode == proto::FULL_DUPLEX_STREAMED
         && config.response_body_mode == proto::FULL_DUPLEX_STREAMED;
     if message.flow_control_init.is_some() {
-        return Err(violation(
+        return Err(protocol_violation(
             "flow control between proxy and processor must be off",
         ));
     }
-    let part = part(message)?;
+    let part = take_part(message)?;
     if !is_full_duplex {
-        return Err(violation(
+        return Err(protocol_violation(
             "request_body_mode and response_body_mode must be FULL_DUPLEX_STREAMED",
         ));
     }
     match part {
         Part::RequestHeaders(headers) => Ok(headers),
-        _ => Err(violation(
+        _ => Err(protocol_violation(
             "processing_mode must send request_header_mode: SEND",
         )),
     }
@@ -262,13 +265,13 @@ impl Exchange<'_> {
         parts: http::request::Parts,
         request_has_body: bool,
     ) -> Result<Complete, Stop> {
-        let outward = self.edit.scope(Phase::Request, &parts.headers)?;
-        let inward = self.edit.scope(Phase::Response, &parts.headers)?;
+        let outward = self.edit.new_scope(Phase::Request, &parts.headers)?;
+        let inward = self.edit.new_scope(Phase::Response, &parts.headers)?;
         let (mut to_request, request_feed) = feed(Phase::Request);
         let (to_response, response_feed) = feed(Phase::Response);
         let (headers_sender, headers) = oneshot::channel();
         if !request_has_body {
-            to_request.has_none();
+            to_request.set_no_body();
         }
         let is_head = parts.method == Method::HEAD;
         let demux = Demux {
@@ -277,42 +280,41 @@ impl Exchange<'_> {
             response: to_response,
             response_headers: Some(headers_sender),
         };
-        let input = async { demux.run().await.map_err(Stop::broken) };
-        let request = self.request(&outward, parts, request_feed);
-        let response = self.response(completion, &inward, headers, response_feed, is_head);
+        let input = async { demux.run().await.map_err(Stop::without_response) };
+        let request = self.edit_request(&outward, parts, request_feed);
+        let response = self.edit_response(completion, &inward, headers, response_feed, is_head);
         tokio::try_join!(request, response, input)?;
         Ok(Complete::both_directions())
     }
 
     /// Edits the request. Returns the head to the proxy when the body is ready, as far as the route
     /// holds it.
-    async fn request(
+    async fn edit_request(
         &self,
         scope: &Arc<Scope>,
         parts: http::request::Parts,
         feed: Feed,
     ) -> Result<(), Stop> {
-        let stop = |failure| Stop {
-            failure,
-            may_respond: !self.is_responding.load(Ordering::Relaxed),
-        };
-        let (mut headers, end, has_body) =
-            (parts.headers.clone(), feed.end(), !feed.is_end_stream());
-        let (late, usage) = (
-            Failure::request(Reason::ClientTimeout),
-            Arc::clone(&self.edit.usage),
-        );
-        let source = body::with_idle_limit(feed, self.idle(), late, Some(usage));
-        let editing = self.edit.request(scope, &mut headers, source);
-        let late = |_| stop(Failure::request(Reason::ClientTimeout));
+        const LATE: Failure = Failure::request(Reason::ClientTimeout);
+        let mut headers = parts.headers.clone();
+        let end = feed.end_cell();
+        let has_body = !feed.is_end_stream();
+        let usage = Arc::clone(&self.edit.usage);
+        let source = body::with_idle_limit(feed, self.body_idle(), LATE, Some(usage));
+        let editing = self.edit.edit_request(scope, &mut headers, source);
         let edited = timeout_at(self.edit.deadline, editing)
             .await
-            .map_err(late)?
-            .map_err(stop)?;
+            .unwrap_or(Err(LATE))
+            .map_err(|failure| Stop {
+                failure,
+                may_respond: !self.is_responding.load(Ordering::Relaxed),
+            })?;
+
         if !self.edit.route.pass {
             self.edit
                 .finish_request_headers(&mut headers, edited.body.was_changed);
         }
+
         let mut mutation = proto::HeaderMutation::between(&parts.headers, &headers);
         if parts
             .uri
@@ -322,7 +324,7 @@ impl Exchange<'_> {
             mutation.set_target(&edited.target);
         }
         self.output
-            .send(ResponsePart::RequestHeaders(head(mutation)))
+            .send(ResponsePart::RequestHeaders(head_response(mutation)))
             .await;
         let body = edited.body;
         if has_body {
@@ -334,7 +336,7 @@ impl Exchange<'_> {
 
     /// Waits for the response and edits it. Returns its head to the proxy with the first edited
     /// bytes.
-    async fn response(
+    async fn edit_response(
         &self,
         completion: &mut Completion,
         scope: &Arc<Scope>,
@@ -342,18 +344,20 @@ impl Exchange<'_> {
         feed: Feed,
         is_head: bool,
     ) -> Result<(), Stop> {
-        let late = |_| Failure::response(Reason::UpstreamTimeout);
+        const LATE: Failure = Failure::response(Reason::UpstreamTimeout);
         let received = timeout_at(self.edit.deadline, headers)
             .await
-            .map_err(late)?;
-        let received =
-            received.map_err(|_| Stop::broken(violation("the proxy sent no response")))?;
-        completion.upstream_answered();
-        let (end, feed_has_body) = (feed.end(), !feed.is_end_stream());
+            .map_err(|_| LATE)?
+            .map_err(|_| {
+                Stop::without_response(protocol_violation("the proxy sent no response"))
+            })?;
+        completion.set_upstream_response_time();
+
+        let end = feed.end_cell();
+        let feed_has_body = !feed.is_end_stream();
         let (status, original) = mutation::response_head(received)?;
         let mut headers = original.clone();
-        let late_body = Failure::response(Reason::UpstreamTimeout);
-        let source = body::with_idle_limit(feed, self.idle(), late_body, None);
+        let source = body::with_idle_limit(feed, self.body_idle(), LATE, None);
         // Envoy distinguishes a truncated body from a complete one.
         let framing = ResponseFraming {
             has_body: has_body(is_head, status),
@@ -362,29 +366,31 @@ impl Exchange<'_> {
         };
         let editing = self
             .edit
-            .response(scope, status, &mut headers, source, framing);
+            .edit_response(scope, status, &mut headers, source, framing);
         let edited = timeout_at(self.edit.deadline, editing)
             .await
-            .map_err(late)??;
+            .map_err(|_| LATE)??;
+
         if !self.edit.route.pass {
             self.edit.finish_response_headers(&mut headers, &edited);
-            mark(&mut headers, &self.edit.request_id);
+            set_request_id(&mut headers, &self.edit.request_id);
         }
+
         self.is_responding.store(true, Ordering::Relaxed);
-        completion.responds(status);
+        completion.set_status(status);
         let mutation = proto::HeaderMutation::between(&original, &headers);
         self.output
-            .send(ResponsePart::ResponseHeaders(head(mutation)))
+            .send(ResponsePart::ResponseHeaders(head_response(mutation)))
             .await;
         let body = edited.body;
         if feed_has_body {
             self.send_body(Phase::Response, body.body, &end, |bytes| {
-                completion.sent(bytes)
+                completion.add_sent_bytes(bytes)
             })
             .await?;
         }
         // The client has the whole response, even if the proxy resets the stream before its end.
-        completion.is_complete();
+        completion.set_complete();
         Ok(())
     }
 
@@ -394,18 +400,19 @@ impl Exchange<'_> {
         phase: Phase,
         mut body: Outgoing,
         end: &End,
-        mut sent: impl FnMut(usize),
+        mut count_sent: impl FnMut(usize),
     ) -> Result<(), Stop> {
         while let Some(frame) = body.frame().await {
-            let Ok(mut data) = frame.map_err(Stop::broken)?.into_data() else {
+            let Ok(mut data) = frame.map_err(Stop::without_response)?.into_data() else {
                 continue;
             };
             while !data.is_empty() {
                 let chunk = data.split_to(data.len().min(CHUNK_BYTES_MAX));
-                sent(chunk.len());
+                count_sent(chunk.len());
                 self.output.send(chunk_of(phase, chunk, false)).await;
             }
         }
+
         let last = match end.get() {
             Some(Some(trailers)) => trailers_of(phase, trailers, self.edit.route.pass),
             _ => chunk_of(phase, Bytes::new(), true),
@@ -414,13 +421,13 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    fn idle(&self) -> std::time::Duration {
+    fn body_idle(&self) -> std::time::Duration {
         self.edit.relay.limits.body_idle()
     }
 }
 
 /// Builds the response to headers.
-fn head(mutation: proto::HeaderMutation) -> proto::HeadersOrBodyResponse {
+fn head_response(mutation: proto::HeaderMutation) -> proto::HeadersOrBodyResponse {
     let response = proto::CommonResponse {
         header_mutation: Some(mutation),
         body_mutation: None,
@@ -441,19 +448,19 @@ fn chunk_of(phase: Phase, body: Bytes, end_of_stream: bool) -> ResponsePart {
         header_mutation: None,
         body_mutation,
     });
-    let answer = proto::HeadersOrBodyResponse { response };
+    let response = proto::HeadersOrBodyResponse { response };
     match phase {
-        Phase::Request => ResponsePart::RequestBody(answer),
-        Phase::Response => ResponsePart::ResponseBody(answer),
+        Phase::Request => ResponsePart::RequestBody(response),
+        Phase::Response => ResponsePart::ResponseBody(response),
     }
 }
 
 /// Builds the end of a body that has trailers.
 fn trailers_of(phase: Phase, trailers: &proto::HeaderMap, passes: bool) -> ResponsePart {
-    let header_mutation = (!passes).then(|| proto::HeaderMutation::clear(trailers));
-    let answer = proto::TrailersResponse { header_mutation };
+    let header_mutation = (!passes).then(|| proto::HeaderMutation::remove_all(trailers));
+    let response = proto::TrailersResponse { header_mutation };
     match phase {
-        Phase::Request => ResponsePart::RequestTrailers(answer),
-        Phase::Response => ResponsePart::ResponseTrailers(answer),
+        Phase::Request => ResponsePart::RequestTrailers(response),
+        Phase::Response => ResponsePart::ResponseTrailers(response),
     }
 }

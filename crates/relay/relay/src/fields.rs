@@ -8,14 +8,13 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 use sealwire_relay_body::{Hole, Piece, Place, name, name_in_any_reading};
 
-use crate::engine::{Engine, Scope, joined};
+use crate::engine::{Engine, Scope, join_frames};
 use crate::error::{Failure, Reason};
 use crate::route::{Context, Direction, Rule};
 use crate::route_table::Segments;
 
 /// Error text for a query parameter with the name of a value that a rule selects elsewhere.
-const ELSEWHERE: &str =
-    "a query with the name of a value that a rule selects in the body: some readers join them";
+const ELSEWHERE: &str = "a query with the name of a value that a rule selects in the body: some frameworks join query and body";
 
 /// Returns the context bytes of each rule, from the request's headers and path segments.
 ///
@@ -26,12 +25,18 @@ pub fn contexts(
     headers: &HeaderMap,
     segments: &Segments,
 ) -> Result<Vec<Box<[u8]>>, Failure> {
-    let missing = || {
-        Failure::request(Reason::Invalid(
-            "the header of a context is absent or occurs twice",
-        ))
-    };
-    let context = |rule: &Rule| match &rule.context {
+    rules
+        .iter()
+        .map(|rule| context_bytes(rule, headers, segments))
+        .collect()
+}
+
+fn context_bytes(
+    rule: &Rule,
+    headers: &HeaderMap,
+    segments: &Segments,
+) -> Result<Box<[u8]>, Failure> {
+    match &rule.context {
         Context::None => Ok(Box::default()),
         Context::Literal(bytes) => Ok(bytes.clone()),
         Context::Segment(name) => Ok(segments
@@ -44,11 +49,12 @@ pub fn contexts(
             let mut values = headers.get_all(name).iter();
             match (values.next(), values.next()) {
                 (Some(value), None) => Ok(value.as_bytes().into()),
-                _ => Err(missing()),
+                _ => Err(Failure::request(Reason::Invalid(
+                    "the header of a context is absent or occurs twice",
+                ))),
             }
         }
-    };
-    rules.iter().map(context).collect()
+    }
 }
 
 /// Replaces the values of headers that rules name.
@@ -61,7 +67,9 @@ pub async fn edit_headers(
     headers: &mut HeaderMap,
 ) -> Result<bool, Failure> {
     check_header_names(scope.direction(), headers).map_err(|reason| scope.failure(reason))?;
-    let (mut names, mut holes) = (Vec::<HeaderName>::new(), Vec::new());
+
+    let mut names = Vec::<HeaderName>::new();
+    let mut holes = Vec::new();
     for (at, rule) in scope.direction().rules.iter().enumerate() {
         let mut found = false;
         for name in rule
@@ -85,11 +93,16 @@ pub async fn edit_headers(
             return Err(scope.failure(Reason::Missing));
         }
     }
+
     if holes.is_empty() {
         return Ok(false);
     }
+
     names.iter().for_each(|name| drop(headers.remove(name)));
-    for (name, text) in names.into_iter().zip(texts(engine, scope, holes).await?) {
+    for (name, text) in names
+        .into_iter()
+        .zip(replace_single_values(engine, scope, holes).await?)
+    {
         let value = HeaderValue::from_maybe_shared(text);
         let mut value =
             value.map_err(|_| scope.failure(Reason::Invalid("a value does not fit a header")))?;
@@ -106,19 +119,18 @@ fn check_header_names(direction: &Direction, headers: &HeaderMap) -> Result<(), 
     if direction.sealed_headers.is_empty() {
         return Ok(());
     }
-    let is_selected = |name: &HeaderName| {
-        direction
-            .rules
-            .iter()
-            .any(|rule| rule.headers.contains(name))
-    };
     for present in headers.keys() {
         // Gateways replace each character that cannot be in the name of a variable with one
         // character.
         let plain = present
             .as_str()
             .replace(|c: char| !c.is_ascii_alphanumeric(), "-");
-        if direction.sealed_headers.takes(&plain) && !is_selected(present) {
+        if direction.sealed_headers.matches(&plain)
+            && !direction
+                .rules
+                .iter()
+                .any(|rule| rule.headers.contains(present))
+        {
             return Err(Reason::Invalid(name::ALIAS));
         }
     }
@@ -144,7 +156,7 @@ pub async fn edit_target<'a>(
             Cow::Owned(format!("{path}?{query}"))
         }));
     }
-    let edited = joined(engine.replace(scope, pieces).await?);
+    let edited = join_frames(engine.replace_values(scope, pieces).await?);
     let edited = String::from_utf8(edited.into())
         .map_err(|_| scope.failure(Reason::Invalid("a value does not fit a path")))?;
     Ok(Cow::Owned(edited))
@@ -169,16 +181,21 @@ pub fn target_pieces(
     if !is_read && rules.iter().all(|rule| rule.segments.is_empty()) {
         return Ok(Vec::new());
     }
-    let (mut pieces, mut found) = (Vec::new(), vec![false; rules.len()]);
+
+    let mut pieces = Vec::new();
+    let mut found = vec![false; rules.len()];
     for (at, part) in path.split('/').enumerate() {
         if at > 0 {
             pieces.push(Piece::Literal(Bytes::from_static(b"/")));
         }
-        let rule = segments
-            .name_at(at)
-            .and_then(|name| position(rules, |rule| rule.segments.iter().any(|n| **n == *name)));
-        pieces.push(piece(part, rule, Place::Segment, &mut found)?);
+        let rule = segments.name_at(at).and_then(|name| {
+            rules
+                .iter()
+                .position(|rule| rule.segments.iter().any(|n| **n == *name))
+        });
+        pieces.push(target_piece(part, rule, Place::Segment, &mut found)?);
     }
+
     // Some readers also split a query at `;`.
     if is_read && query.is_some_and(|query| query.contains(';')) {
         return Err(Reason::Ambiguous(
@@ -195,6 +212,7 @@ pub fn target_pieces(
         } else {
             b"&"
         })));
+
         let (name, value) = pair
             .split_once('=')
             .map_or((pair, None), |(name, value)| (name, Some(value)));
@@ -206,8 +224,9 @@ pub fn target_pieces(
         pieces.push(Piece::Literal(Bytes::copy_from_slice(name.as_bytes())));
         let Some(value) = value else { continue };
         pieces.push(Piece::Literal(Bytes::from_static(b"=")));
-        pieces.push(piece(value, rule, Place::Query, &mut found)?);
+        pieces.push(target_piece(value, rule, Place::Query, &mut found)?);
     }
+
     for (rule, found) in rules.iter().zip(&found) {
         if is_missing(
             rule,
@@ -224,48 +243,51 @@ pub fn target_pieces(
 /// seals elsewhere, because some frameworks join query and body. Every other query passes
 /// unchanged.
 fn check_unread_query(direction: &Direction, query: &str) -> Result<(), Reason> {
-    let is_accepted = |name: &str| {
-        direction
-            .accepted_query
-            .iter()
-            .any(|accepted| **accepted == *name)
-    };
     for pair in query.split(['&', ';', '?']) {
         let raw = pair.split('=').next().unwrap_or_default();
-        let sealed = |name: &str| {
-            direction
-                .guard
-                .rules_of(name)
-                .first()
-                .copied()
-                .filter(|_| !is_accepted(name))
-        };
-        if name_in_any_reading(raw.as_bytes(), sealed).is_some() {
+        let sealing_rule =
+            name_in_any_reading(raw.as_bytes(), |name| unaccepted_rule(direction, name));
+        if sealing_rule.is_some() {
             return Err(Reason::Invalid(ELSEWHERE));
         }
     }
     Ok(())
 }
 
+/// Returns the first rule that seals a name, unless the route accepts the name in queries.
+fn unaccepted_rule(direction: &Direction, name: &str) -> Option<usize> {
+    let rules = direction.guard.rules_of(name);
+    rules
+        .first()
+        .copied()
+        .filter(|_| !is_accepted_in_query(direction, name))
+}
+
+fn is_accepted_in_query(direction: &Direction, name: &str) -> bool {
+    direction
+        .accepted_query
+        .iter()
+        .any(|accepted| **accepted == *name)
+}
+
+fn selects_parameter(rule: &Rule, name: &str) -> bool {
+    rule.query.iter().any(|selected| **selected == *name)
+}
+
 /// Returns the rule that selects a query parameter by its encoded name.
 fn rule_of_parameter(direction: &Direction, raw: &str) -> Result<Option<usize>, Reason> {
     let rules = &direction.rules;
-    let name = decoded(raw).ok_or(Reason::Ambiguous(
+    let name = decode_name(raw).ok_or(Reason::Ambiguous(
         "a query with a malformed name of a parameter",
     ))?;
-    let selects = |rule: &Rule| rule.query.iter().any(|selected| **selected == *name);
-    let rule = position(rules, selects);
+    let rule = rules.iter().position(|rule| selects_parameter(rule, &name));
     let is_sealed = rules
         .iter()
-        .any(|rule| selects(rule) && !rule.action.reveals());
-    if is_sealed
-        || direction
-            .accepted_query
-            .iter()
-            .any(|accepted| **accepted == *name)
-    {
+        .any(|rule| selects_parameter(rule, &name) && !rule.action.reveals());
+    if is_sealed || is_accepted_in_query(direction, &name) {
         return Ok(rule);
     }
+
     let sealed = direction.guard.rules_of(&name);
     if sealed.iter().any(|sealed| !rules[*sealed].query.is_empty()) {
         return Err(Reason::Invalid(name::ALIAS));
@@ -281,15 +303,14 @@ fn rule_of_parameter(direction: &Direction, raw: &str) -> Result<Option<usize>, 
 }
 
 /// Returns a part of the target: a hole if a rule selects it and it has a value.
-fn piece(
+fn target_piece(
     raw: &str,
     rule: Option<usize>,
     place: Place,
     found: &mut [bool],
 ) -> Result<Piece, Reason> {
-    let literal = || Piece::Literal(Bytes::copy_from_slice(raw.as_bytes()));
     let Some(rule) = rule.filter(|_| !raw.is_empty()) else {
-        return Ok(literal());
+        return Ok(Piece::Literal(Bytes::copy_from_slice(raw.as_bytes())));
     };
     let raw_text = if matches!(place, Place::Query) {
         raw.replace('+', " ")
@@ -310,10 +331,8 @@ fn piece(
 
 /// Decodes the name of a parameter. Returns `None` if an escape is malformed, or if the result is
 /// not UTF-8.
-fn decoded(name: &str) -> Option<String> {
-    let is_escape =
-        |rest: &str| rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
-    if !name.split('%').skip(1).all(is_escape) {
+fn decode_name(name: &str) -> Option<String> {
+    if !name.split('%').skip(1).all(starts_with_two_digits) {
         return None;
     }
     percent_decode_str(&name.replace('+', " "))
@@ -322,8 +341,8 @@ fn decoded(name: &str) -> Option<String> {
         .map(Cow::into_owned)
 }
 
-fn position(rules: &[Rule], selects: impl Fn(&Rule) -> bool) -> Option<usize> {
-    rules.iter().position(selects)
+fn starts_with_two_digits(text: &str) -> bool {
+    text.len() >= 2 && text.bytes().take(2).all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// Returns true if a rule requires a value that was not found in its places.
@@ -332,18 +351,22 @@ const fn is_missing(rule: &Rule, found: bool, has_places: bool) -> bool {
 }
 
 /// Replaces single holes. Returns one text per hole.
-async fn texts(engine: &Engine, scope: &Scope, holes: Vec<Piece>) -> Result<Vec<Bytes>, Failure> {
+async fn replace_single_values(
+    engine: &Engine,
+    scope: &Scope,
+    holes: Vec<Piece>,
+) -> Result<Vec<Bytes>, Failure> {
     // A header cannot contain a line feed, so line feeds separate the values.
     let pieces = holes
         .into_iter()
         .flat_map(|hole| [hole, Piece::Literal(Bytes::from_static(b"\n"))])
         .collect();
-    let all = joined(engine.replace(scope, pieces).await?);
+    let all = join_frames(engine.replace_values(scope, pieces).await?);
     let mut values = Vec::new();
-    let mut begin = 0;
+    let mut start = 0;
     for end in memchr::memchr_iter(b'\n', &all) {
-        values.push(all.slice(begin..end));
-        begin = end + 1;
+        values.push(all.slice(start..end));
+        start = end + 1;
     }
     Ok(values)
 }

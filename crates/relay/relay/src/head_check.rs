@@ -66,21 +66,21 @@ impl Scanner {
     }
 
     /// Scans bytes, and breaks the head of a request with conflicting lengths.
-    fn scan(&mut self, bytes: &mut [u8]) {
+    fn scan_bytes(&mut self, bytes: &mut [u8]) {
         let mut at = 0;
         while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
             let (Part::Body(left) | Part::Chunk(left)) = self.part else {
                 if self.part == Part::Unchecked {
                     return;
                 }
-                self.byte(&mut rest[0]);
+                self.scan_byte(&mut rest[0]);
                 at += 1;
                 continue;
             };
             let len = usize::try_from(left).unwrap_or(usize::MAX).min(rest.len());
             at += len;
             self.part = match (self.part, left - len as u64) {
-                (Part::Body(_), 0) => self.begin_of_message(),
+                (Part::Body(_), 0) => self.start_message(),
                 (Part::Body(_), left) => Part::Body(left),
                 (_, 0) => Part::ChunkEnd,
                 (_, left) => Part::Chunk(left),
@@ -103,11 +103,11 @@ impl Scanner {
         self.part == Part::RequestLine && self.line_len == 0
     }
 
-    fn byte(&mut self, byte: &mut u8) {
+    fn scan_byte(&mut self, byte: &mut u8) {
         self.part = match (self.part, *byte) {
-            (Part::RequestLine, b'\n') => self.end_of_request_line(),
-            (Part::HeaderName, b'\n') => self.end_of_line_without_colon(),
-            (Part::HeaderName, b':') => self.begin_of_value(byte),
+            (Part::RequestLine, b'\n') => self.end_request_line(),
+            (Part::HeaderName, b'\n') => self.end_line_without_colon(),
+            (Part::HeaderName, b':') => self.start_value(byte),
             (Part::RequestLine | Part::HeaderName, other) => {
                 if let Some(place) = self.prefix.get_mut(self.line_len) {
                     *place = other;
@@ -115,8 +115,8 @@ impl Scanner {
                 self.line_len += 1;
                 return;
             }
-            (Part::HeaderValue, b'\n') => self.begin_of_line(),
-            (Part::Length, b'\n') => self.begin_of_line(),
+            (Part::HeaderValue, b'\n') => self.start_line(),
+            (Part::Length, b'\n') => self.start_line(),
             (Part::Length, b' ' | b'\t' | b'\r') => return,
             (Part::Length, digit) => {
                 match self.length.and_then(|length| with_digit(length, digit, 10)) {
@@ -135,54 +135,56 @@ impl Scanner {
             }
             (Part::ChunkSize(size, _), _) => Part::ChunkSize(size, true),
             (Part::ChunkEnd, b'\n') => Part::ChunkSize(0, false),
-            (Part::Trailers(true), b'\n') => self.begin_of_message(),
+            (Part::Trailers(true), b'\n') => self.start_message(),
             (Part::Trailers(_), b'\n') => Part::Trailers(true),
-            (Part::Trailers(is_begin), other) => Part::Trailers(is_begin && other == b'\r'),
+            (Part::Trailers(is_line_start), other) => {
+                Part::Trailers(is_line_start && other == b'\r')
+            }
             (part, _) => part,
         };
     }
 
-    fn prefix(&self) -> &[u8] {
+    fn line_start(&self) -> &[u8] {
         self.prefix.get(..self.line_len).unwrap_or(&self.prefix)
     }
 
-    fn begin_of_line(&mut self) -> Part {
+    fn start_line(&mut self) -> Part {
         self.line_len = 0;
         Part::HeaderName
     }
 
-    fn begin_of_message(&mut self) -> Part {
+    fn start_message(&mut self) -> Part {
         *self = Self::new();
         Part::RequestLine
     }
 
-    fn end_of_request_line(&mut self) -> Part {
-        let line = self.prefix();
+    fn end_request_line(&mut self) -> Part {
+        let line = self.line_start();
         if line.is_empty() || line == b"\r" {
             // Empty lines before a request are skipped.
-            return self.begin_of_message();
+            return self.start_message();
         }
         if line.starts_with(b"CONNECT ") || line.starts_with(b"PRI * HTTP/2.0") {
             return Part::Unchecked;
         }
-        self.begin_of_line()
+        self.start_line()
     }
 
     /// Handles the end of a head, or a line that hyper rejects.
-    fn end_of_line_without_colon(&mut self) -> Part {
-        if !matches!(self.prefix(), b"" | b"\r") {
+    fn end_line_without_colon(&mut self) -> Part {
+        if !matches!(self.line_start(), b"" | b"\r") {
             return Part::Unchecked;
         }
         match (self.has_coding, self.length) {
             (true, _) => Part::ChunkSize(0, false),
             (false, Some(length @ 1..)) => Part::Body(length),
-            (false, _) => self.begin_of_message(),
+            (false, _) => self.start_message(),
         }
     }
 
-    fn begin_of_value(&mut self, colon: &mut u8) -> Part {
-        let is_length = self.prefix().eq_ignore_ascii_case(b"content-length");
-        let is_coding = self.prefix().eq_ignore_ascii_case(b"transfer-encoding");
+    fn start_value(&mut self, colon: &mut u8) -> Part {
+        let is_length = self.line_start().eq_ignore_ascii_case(b"content-length");
+        let is_coding = self.line_start().eq_ignore_ascii_case(b"transfer-encoding");
         if (is_length || is_coding) && (self.length.is_some() || (is_length && self.has_coding)) {
             *colon = 0;
             return Part::Unchecked;
@@ -207,7 +209,7 @@ pub struct Upgrade(Arc<AtomicBool>);
 
 impl Upgrade {
     /// Records that the next bytes are not HTTP.
-    pub fn begins(&self) {
+    pub fn start(&self) {
         self.0.store(true, Ordering::Release);
     }
 }
@@ -243,10 +245,10 @@ impl<T: AsyncRead + Unpin> AsyncRead for HeadCheck<T> {
         let before = buf.filled().len();
         let poll = Pin::new(&mut self.io).poll_read(cx, buf);
         if !self.upgrade.0.load(Ordering::Acquire) {
-            self.scanner.scan(&mut buf.filled_mut()[before..]);
-            self.activity.within_head(self.scanner.is_within_head());
+            self.scanner.scan_bytes(&mut buf.filled_mut()[before..]);
+            self.activity.set_within_head(self.scanner.is_within_head());
             self.activity
-                .between_requests(self.scanner.is_between_requests());
+                .set_between_requests(self.scanner.is_between_requests());
         }
         poll
     }
@@ -272,8 +274,8 @@ mod tests {
             let mut bytes = stream.as_bytes().to_vec();
             let mut scanner = Scanner::new();
             let (first, second) = bytes.split_at_mut(cut);
-            scanner.scan(first);
-            scanner.scan(second);
+            scanner.scan_bytes(first);
+            scanner.scan_bytes(second);
             (String::from_utf8(bytes).unwrap(), scanner.part)
         };
         let expected = scan(0);
@@ -289,7 +291,7 @@ mod tests {
             .to_owned()
             .into_bytes()
             .iter_mut()
-            .for_each(|byte| scanner.scan(std::slice::from_mut(byte)));
+            .for_each(|byte| scanner.scan_bytes(std::slice::from_mut(byte)));
         assert_eq!((scanner.part, scanner.line_len), (Part::RequestLine, 0));
     }
 
@@ -319,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn other_protocols_are_unchanged() {
+    fn unknown_protocols_pass_unchanged() {
         const CONFLICT: &str = "x: y\r\ncontent-length: 1\r\ncontent-length: 1\r\n\r\n";
         for begin in [
             "CONNECT a:1 HTTP/1.1\r\n",

@@ -25,7 +25,7 @@ const PROXY_ONLY: [&str; 3] = [
     "proxy-authorization",
 ];
 /// Validators and digests of the body bytes, which are invalid after a change.
-const OF_THE_BYTES: [&str; 6] = [
+const BODY_DIGESTS: [&str; 6] = [
     "content-digest",
     "content-length",
     "content-md5",
@@ -87,7 +87,7 @@ const OVERRIDES: [&str; 17] = [
     "x-script-name",
 ];
 
-static OVERRIDE_NAMES: LazyLock<NameSet> = LazyLock::new(|| NameSet::of(&OVERRIDES));
+static OVERRIDE_NAMES: LazyLock<NameSet> = LazyLock::new(|| NameSet::from_names(&OVERRIDES));
 
 /// Facts about the client's side of a request, for the forwarding headers.
 #[derive(Clone, Copy, Debug)]
@@ -108,7 +108,7 @@ pub struct Hop<'a> {
 
 /// Returns true if a request has already passed the route with this name. The name is the second
 /// word of an entry of `Via` (RFC 9110, section 7.6.3).
-pub fn has_taken(headers: &HeaderMap, via: &str) -> bool {
+pub fn has_passed(headers: &HeaderMap, via: &str) -> bool {
     let mut entries = headers
         .get_all(header::VIA)
         .iter()
@@ -141,7 +141,7 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap, keep_te_trailers: bool) {
 }
 
 fn is_override(present: &str) -> bool {
-    OVERRIDE_NAMES.takes(present)
+    OVERRIDE_NAMES.matches(present)
 }
 
 /// Removes headers from which some servers read method or path, in any spelling. Method and path of
@@ -234,8 +234,8 @@ fn can_be_trailer(name: &str) -> bool {
 }
 
 /// Adjusts a request whose body is changed. `was_decoded` is true if a content coding was removed.
-pub fn body_of_request_changed(headers: &mut HeaderMap, was_decoded: bool) {
-    remove_all(headers, &OF_THE_BYTES);
+pub fn adjust_changed_request(headers: &mut HeaderMap, was_decoded: bool) {
+    remove_all(headers, &BODY_DIGESTS);
     if was_decoded {
         headers.remove(header::CONTENT_ENCODING);
     }
@@ -243,7 +243,7 @@ pub fn body_of_request_changed(headers: &mut HeaderMap, was_decoded: bool) {
 
 /// Adjusts a request whose response will be changed. The upstream must send the whole body without
 /// a content coding.
-pub fn response_will_be_changed(headers: &mut HeaderMap) {
+pub fn prepare_response_change(headers: &mut HeaderMap) {
     remove_all(headers, &["if-none-match", "if-range", "range"]);
     headers.insert(
         header::ACCEPT_ENCODING,
@@ -252,8 +252,8 @@ pub fn response_will_be_changed(headers: &mut HeaderMap) {
 }
 
 /// Adjusts a response whose body is changed. `was_decoded` is true if a content coding was removed.
-pub fn body_of_response_changed(headers: &mut HeaderMap, was_decoded: bool) {
-    remove_all(headers, &OF_THE_BYTES);
+pub fn adjust_changed_response(headers: &mut HeaderMap, was_decoded: bool) {
+    remove_all(headers, &BODY_DIGESTS);
     if was_decoded {
         headers.remove(header::CONTENT_ENCODING);
     }
@@ -263,7 +263,7 @@ pub fn body_of_response_changed(headers: &mut HeaderMap, was_decoded: bool) {
 /// Adjusts a response that now has plaintext in its body or in a header, so that no cache stores
 /// it. Some caches have their own headers that override `Cache-Control`. Such headers are removed
 /// by pattern.
-pub fn revealed(headers: &mut HeaderMap) {
+pub fn forbid_caching(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .keys()
         .filter(|name| concerns_caches(name.as_str()))
@@ -279,17 +279,15 @@ pub fn revealed(headers: &mut HeaderMap) {
 /// validator of a stored response.
 fn concerns_caches(name: &str) -> bool {
     let plain = name.replace('_', "-");
-    // These headers are for browsers and their preflight requests.
+    // Access-Control headers are for browsers and their preflight requests.
     if plain.starts_with("access-control-") {
         return false;
     }
-    let has = |part: &str| plain.contains(part);
-    let has_word = |wanted: &str| plain.split('-').any(|word| word == wanted);
-    has("cache")
-        || has("surrogate")
-        || has("edge-control")
+    ["cache", "surrogate", "edge-control"]
+        .into_iter()
+        .any(|part| plain.contains(part))
         || is_lifetime_in_caches(&plain)
-        || ["etag", "ttl"].into_iter().any(has_word)
+        || plain.split('-').any(|word| ["etag", "ttl"].contains(&word))
         || ["age", "last-modified", "pragma"].contains(&plain.as_str())
 }
 
@@ -333,15 +331,18 @@ fn set_forwarded(headers: &mut HeaderMap, hop: &Hop<'_>) {
         .filter(|name| name.as_str().starts_with("x-forwarded-"))
         .cloned()
         .collect();
-    let earlier = |name: &str| headers.get(name).filter(|_| hop.trust_forwarded).cloned();
-    let (proto, host) = (earlier("x-forwarded-proto"), earlier("x-forwarded-host"));
+    let mut proto = None;
+    let mut host = None;
     let mut hops: Vec<HeaderValue> = Vec::new();
     if hop.trust_forwarded {
+        proto = headers.get("x-forwarded-proto").cloned();
+        host = headers.get("x-forwarded-host").cloned();
         hops.extend(headers.get_all("x-forwarded-for").iter().cloned());
     } else {
         known.iter().for_each(|name| drop(headers.remove(name)));
         remove_all(headers, &["forwarded", "x-real-ip"]);
     }
+
     let mut path: Vec<u8> = hops
         .iter()
         .map(HeaderValue::as_bytes)
@@ -352,24 +353,22 @@ fn set_forwarded(headers: &mut HeaderMap, hop: &Hop<'_>) {
     }
     path.extend_from_slice(hop.client.to_canonical().to_string().as_bytes());
     let scheme = if hop.is_tls { "https" } else { "http" };
-    let mut set = |name: &'static str, value: Option<HeaderValue>| {
-        if let Some(value) = value {
-            headers.insert(name, value);
-        }
-    };
-    set("x-forwarded-for", HeaderValue::from_bytes(&path).ok());
-    set(
+    let host = host.or_else(|| {
+        HeaderValue::from_str(hop.authority)
+            .ok()
+            .filter(|host| !host.is_empty())
+    });
+
+    if let Ok(path) = HeaderValue::from_bytes(&path) {
+        headers.insert("x-forwarded-for", path);
+    }
+    headers.insert(
         "x-forwarded-proto",
-        proto.or_else(|| Some(HeaderValue::from_static(scheme))),
+        proto.unwrap_or(HeaderValue::from_static(scheme)),
     );
-    set(
-        "x-forwarded-host",
-        host.or_else(|| {
-            HeaderValue::from_str(hop.authority)
-                .ok()
-                .filter(|host| !host.is_empty())
-        }),
-    );
+    if let Some(host) = host {
+        headers.insert("x-forwarded-host", host);
+    }
 }
 
 #[cfg(test)]
@@ -534,7 +533,7 @@ mod tests {
             ("forwarded: 1.1 sealwire-relay-7", false),
         ] {
             assert_eq!(
-                has_taken(&map(lines), "sealwire-relay-7"),
+                has_passed(&map(lines), "sealwire-relay-7"),
                 expected,
                 "{lines}"
             );
@@ -542,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cache_keeps_a_revealed_response() {
+    fn caches_do_not_keep_a_revealed_response() {
         let controls = "cache-control: public, max-age=60\ncdn-cache-control: max-age=60\ncloudflare-cdn-cache-control: max-age=60
             vercel-cdn-cache-control: max-age=60\nnetlify-cdn-cache-control: max-age=60\nx-magento-cache-control: max-age=60
             x-litespeed-cache-control: public\nx-lscache: on\nx-cache-enabled: true\nx-cacheable: yes\ncache-tag: a\nedge-cache-tag: a
@@ -552,8 +551,8 @@ mod tests {
         let rest = "content-type: application/json\nvary: accept\nset-cookie: a=b\nx-accel-buffering: no\nlocation: /x
             x-expired: 1\naccess-control-max-age: 600\naccess_control_max_age: 600\nx-session-expires: 60\nx-token-max-age: 60\nx-page: 5\nx-usage: 7\nx-throttle: 7\nknowledge: 1";
         let after = format!("{rest}\ncache-control: no-store");
-        check(revealed, &format!("{controls}\n{rest}"), &after);
-        check(revealed, rest, &after);
+        check(forbid_caching, &format!("{controls}\n{rest}"), &after);
+        check(forbid_caching, rest, &after);
     }
 
     #[test]
@@ -562,26 +561,26 @@ mod tests {
             content-encoding: gzip\naccept-ranges: bytes\ncache-control: public\nexpires: x\nvary: accept";
         let after = "accept-ranges: none\ncache-control: public\nexpires: x\nvary: accept";
         check(
-            |headers| body_of_response_changed(headers, true),
+            |headers| adjust_changed_response(headers, true),
             before,
             after,
         );
         let after = format!("{after}\ncontent-encoding: gzip");
         check(
-            |headers| body_of_response_changed(headers, false),
+            |headers| adjust_changed_response(headers, false),
             before,
             &after,
         );
         let before =
             "content-md5: x\ndigest: x\ncontent-length: 5\ncontent-encoding: gzip\naccept: b";
         check(
-            |headers| body_of_request_changed(headers, true),
+            |headers| adjust_changed_request(headers, true),
             before,
             "accept: b",
         );
         let before = "range: bytes=0-1\nif-range: \"a\"\nif-none-match: \"a\"\naccept-encoding: gzip, br\nif-match: \"a\"";
         check(
-            response_will_be_changed,
+            prepare_response_change,
             before,
             "accept-encoding: identity\nif-match: \"a\"",
         );

@@ -1,9 +1,10 @@
 //! An HTTP proxy that encrypts, decrypts, tokenizes and masks fields of the traffic that passes
 //! through it.
 //!
-//! The relay holds no key. It finds the selected values of a request or response, requests
-//! replacements from a Sealwire engine, and forwards all other bytes unchanged. If a value cannot
-//! be replaced, the message does not pass. Read [`exchange`] first: it has the path of one request.
+//! The relay never has a key. The relay finds the selected values of a request or response,
+//! requests replacements from a Sealwire engine, and forwards all other bytes unchanged. If a value
+//! cannot be replaced, the message does not pass. Read [`exchange`] first: it has the path of one
+//! request.
 
 pub mod activity;
 pub mod admin;

@@ -11,7 +11,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::activity::{Activity, Timeouts, Watched};
 use crate::connection;
-use crate::relay::{Listener, Peer, Relay, stops};
+use crate::relay::{Listener, Peer, Relay, wait_for_stop};
 
 /// Pause after an accept failed, such as when the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -26,16 +26,16 @@ pub async fn accept(
     loop {
         let accepted = tokio::select! {
             accepted = socket.accept() => accepted,
-            () = stops(&mut stop) => return,
+            () = wait_for_stop(&mut stop) => return,
         };
         match accepted {
             Ok((stream, address)) => {
                 let Some(permit) = relay.connection_permit() else {
-                    relay.metrics.connection_rejected(&listener.name);
+                    relay.metrics.count_rejected_connection(&listener.name);
                     continue;
                 };
                 let _ = stream.set_nodelay(true);
-                tokio::spawn(handle(
+                tokio::spawn(handle_connection(
                     Arc::clone(&relay),
                     Arc::clone(&listener),
                     stream,
@@ -53,7 +53,7 @@ pub async fn accept(
 }
 
 /// Serves one connection from its handshake to its end.
-async fn handle(
+async fn handle_connection(
     relay: Arc<Relay>,
     listener: Arc<Listener>,
     stream: TcpStream,
@@ -67,8 +67,9 @@ async fn handle(
         idle: limits.idle_timeout(),
         write: limits.body_idle(),
     };
+
     let activity = Arc::new(Activity::new(timeouts));
-    let open = relay.metrics.connection_opened(&listener.name);
+    let open = relay.metrics.count_open_connection(&listener.name);
     let io = Watched::new(stream, Arc::clone(&activity));
     match &listener.tls {
         None => {
@@ -119,12 +120,12 @@ async fn handle(
                 )
                 .await;
             }
-            _ => relay.metrics.handshake_failed(&listener.name),
+            _ => relay.metrics.count_failed_handshake(&listener.name),
         },
     }
-    let (received, sent) = activity.bytes();
+    let (received, sent) = activity.byte_counts();
     relay
         .metrics
-        .connection_closed(&listener.name, received, sent);
+        .count_connection_bytes(&listener.name, received, sent);
     drop(open);
 }

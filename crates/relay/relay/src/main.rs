@@ -5,14 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use sealwire_relay::config::{
-    self, Compiled, Config, ConfigErrors, ListenKind, LogFormat, LogLevel,
-};
+use sealwire_relay::config::{self, Compiled, Config, ListenKind, LogFormat, LogLevel};
 use sealwire_relay::doctor::{self, Level};
 use sealwire_relay::egress::authority;
 use sealwire_relay::metrics;
 use sealwire_relay::serve::Server;
 use sealwire_service::core_dumps;
+use sealwire_service::settings::Problems;
 use time::OffsetDateTime;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::LevelFilter;
@@ -48,17 +47,17 @@ enum Command {
     /// Print a configuration, or check one
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Check a configuration with all that it names: files, certificates, addresses, upstreams and
-    /// the engine
+    /// Check a configuration and everything that it names: files, certificates, addresses,
+    /// upstreams and the engine
     Doctor {
         /// Configuration file
         #[arg(long, value_name = "FILE", env = config::FILE_VARIABLE)]
         config: PathBuf,
     },
-    /// Make the authority of a CONNECT proxy, which clients behind it must trust
+    /// Create the certificate authority of a CONNECT proxy, which the proxy's clients must trust
     Authority {
-        /// Hosts that may be intercepted, such as api.example.com; the authority can certify no
-        /// others
+        /// Hosts that the proxy can intercept, such as api.example.com; the authority can issue
+        /// certificates for these hosts only
         #[arg(required = true, value_name = "HOST")]
         hosts: Vec<String>,
         /// File for the certificate
@@ -84,8 +83,8 @@ enum ConfigCommand {
         #[arg(long)]
         metrics: bool,
     },
-    /// Check a configuration, and list its listeners, routes, rules and warnings; opens no file
-    /// that it names
+    /// Check a configuration, and list its listeners, routes, rules and warnings. The files that it
+    /// names are not opened: `sealwire-relay doctor` checks them
     Check {
         /// Configuration file
         file: PathBuf,
@@ -99,20 +98,20 @@ fn main() -> ExitCode {
 fn run() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Serve { config } => {
-            read(&config).and_then(|(config, compiled)| serve(&config, compiled))
+            read_config(&config).and_then(|(config, compiled)| serve(&config, compiled))
         }
         Command::Config(ConfigCommand::Template { metrics: true, .. }) => {
-            print(&metrics::reference())
+            print_text(&metrics::to_markdown())
         }
         Command::Config(ConfigCommand::Template { markdown: true, .. }) => {
-            print(&config::markdown())
+            print_text(&config::markdown())
         }
-        Command::Config(ConfigCommand::Template { .. }) => print(&config::template()),
+        Command::Config(ConfigCommand::Template { .. }) => print_text(&config::template()),
         Command::Config(ConfigCommand::Check { file }) => {
-            read(&file).and_then(|(config, compiled)| check(&config, &compiled))
+            read_config(&file).and_then(|(config, compiled)| check_config(&config, &compiled))
         }
         Command::Doctor { config } => {
-            read(&config).and_then(|(config, compiled)| doctor(&config, &compiled))
+            read_config(&config).and_then(|(config, compiled)| run_doctor(&config, &compiled))
         }
         Command::Authority {
             hosts,
@@ -133,25 +132,26 @@ fn run() -> ExitCode {
 /// A message for people, and the exit code.
 type Failure = (String, u8);
 
-fn print(text: &str) -> Result<(), Failure> {
+fn print_text(text: &str) -> Result<(), Failure> {
     sealwire_service::out!("{text}");
     Ok(())
 }
 
-fn read(file: &Path) -> Result<(Config, Compiled), Failure> {
-    let failure = |errors: ConfigErrors| {
-        let lines: String = errors.iter().map(|error| format!("\n  {error}")).collect();
-        (
-            format!("{} cannot be used:{lines}", file.display()),
-            BAD_CONFIG,
-        )
-    };
-    let config = config::load(file).map_err(failure)?;
-    let compiled = config::compile(&config).map_err(failure)?;
+fn read_config(file: &Path) -> Result<(Config, Compiled), Failure> {
+    let config = config::load(file).map_err(|errors| config_failure(file, &errors))?;
+    let compiled = config::compile(&config).map_err(|errors| config_failure(file, &errors))?;
     Ok((config, compiled))
 }
 
-fn check(config: &Config, compiled: &Compiled) -> Result<(), Failure> {
+fn config_failure(file: &Path, errors: &Problems) -> Failure {
+    let lines: String = errors.iter().map(|error| format!("\n  {error}")).collect();
+    (
+        format!("{} cannot be used:{lines}", file.display()),
+        BAD_CONFIG,
+    )
+}
+
+fn check_config(config: &Config, compiled: &Compiled) -> Result<(), Failure> {
     let mut out = String::new();
     for listener in &compiled.listeners {
         let kind = match listener.config.kind {
@@ -198,32 +198,35 @@ fn check(config: &Config, compiled: &Compiled) -> Result<(), Failure> {
     for warning in &compiled.warnings {
         out += &format!("warning: {warning}\n");
     }
-    print(&out)
+    print_text(&out)
 }
 
-fn doctor(config: &Config, compiled: &Compiled) -> Result<(), Failure> {
+fn run_doctor(config: &Config, compiled: &Compiled) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| (error.to_string(), 1))?;
-    let findings = runtime.block_on(doctor::examine(config, compiled));
+
+    let findings = runtime.block_on(doctor::check_all(config, compiled));
     let lines: String = findings
         .iter()
         .map(|finding| format!("{finding}\n"))
         .collect();
-    print(&lines)?;
+    print_text(&lines)?;
+
     match findings
         .iter()
         .filter(|finding| finding.level == Level::Wrong)
         .count()
     {
         0 => Ok(()),
-        count => Err((format!("{count} problems must be solved"), 1)),
+        1 => Err(("1 check failed".to_owned(), 1)),
+        count => Err((format!("{count} checks failed"), 1)),
     }
 }
 
 fn serve(config: &Config, compiled: Compiled) -> Result<(), Failure> {
-    log(config);
+    start_log(config);
     core_dumps::forbid();
     for warning in &compiled.warnings {
         tracing::warn!("{warning}");
@@ -243,6 +246,7 @@ fn serve(config: &Config, compiled: Compiled) -> Result<(), Failure> {
         let server = Server::start(config, compiled)
             .await
             .map_err(|error| (error.to_string(), 1))?;
+
         for (name, address) in server.addresses() {
             tracing::info!(listener = %name, %address, "listening");
         }
@@ -251,7 +255,8 @@ fn serve(config: &Config, compiled: Compiled) -> Result<(), Failure> {
             _ = term.recv() => {}
             _ = int.recv() => {}
         }
-        tracing::info!("draining; a second signal ends at once");
+
+        tracing::info!("draining; a second signal stops the relay at once");
         tokio::select! {
             () = server.shutdown() => {}
             _ = term.recv() => {}
@@ -261,7 +266,7 @@ fn serve(config: &Config, compiled: Compiled) -> Result<(), Failure> {
     })
 }
 
-fn log(config: &Config) {
+fn start_log(config: &Config) {
     let level = match config.log.level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
@@ -294,23 +299,25 @@ fn create_authority(
     days: u16,
 ) -> Result<(), Failure> {
     let names: Vec<&str> = hosts.iter().map(String::as_str).collect();
-    let new = authority::create(&names, days, OffsetDateTime::now_utc())
+    let new = authority::create_authority(&names, days, OffsetDateTime::now_utc())
         .map_err(|error| (error.to_string(), 1))?;
-    let write = |path: &Path, mode: u32, text: &str| {
-        use std::os::unix::fs::OpenOptionsExt as _;
-        let file = std::fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(mode)
-            .open(path);
-        let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
-        written.map_err(|error| (format!("{}: {error}", path.display()), 1))
-    };
-    write(key, 0o600, &new.key_pem)?;
-    write(certificate, 0o644, &new.cert_pem)?;
-    print(&format!(
-        "{} is what clients behind the relay trust; {} is secret\n",
+    write_new_file(key, 0o600, &new.key_pem)?;
+    write_new_file(certificate, 0o644, &new.cert_pem)?;
+    print_text(&format!(
+        "Clients of the relay must trust {}. Keep {} secret.\n",
         certificate.display(),
         key.display()
     ))
+}
+
+/// Writes a file that must not exist yet.
+fn write_new_file(path: &Path, mode: u32, text: &str) -> Result<(), Failure> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(path);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| (format!("{}: {error}", path.display()), 1))
 }

@@ -1,5 +1,5 @@
-//! Memory for bodies. An exchange reserves it as bytes arrive, within the shares of its connection
-//! and of its client.
+//! Memory for bodies. An exchange reserves memory as bytes arrive, within the shares of its
+//! connection and of its client.
 //!
 //! A client leaves a part of the memory that other clients do not use. A body that does not fit
 //! into an empty share is too large. Announced lengths reserve nothing. The unit is small compared
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::Reason;
-use crate::shares::leaves_others_their_part;
+use crate::shares::leaves_enough_for_others;
 
 /// Unit of the semaphores in bytes. A semaphore counts to 2^29 on 32-bit machines.
 const UNIT: usize = 4 << 10;
@@ -29,37 +29,37 @@ pub struct Budget {
 impl Budget {
     /// Creates a budget of `bytes` bytes.
     pub fn new(bytes: usize, exceeded: &'static str) -> Self {
-        Self::of(
-            Arc::new(Semaphore::new(Self::units(bytes))),
+        Self::with_semaphore(
+            Arc::new(Semaphore::new(Self::count_units(bytes))),
             bytes,
             exceeded,
         )
     }
 
     /// Wraps a semaphore that counts the units of a budget of `bytes` bytes.
-    pub fn of(units: Arc<Semaphore>, bytes: usize, exceeded: &'static str) -> Self {
+    pub fn with_semaphore(units: Arc<Semaphore>, bytes: usize, exceeded: &'static str) -> Self {
         Self {
             units,
-            total: Self::units(bytes),
+            total: Self::count_units(bytes),
             exceeded,
         }
     }
 
     /// Returns the number of units of a budget of `bytes` bytes.
-    pub fn units(bytes: usize) -> usize {
+    pub fn count_units(bytes: usize) -> usize {
         (bytes / UNIT).clamp(1, Semaphore::MAX_PERMITS)
     }
 
     /// Returns the used bytes of a budget of `bytes`.
-    pub fn used(&self, bytes: usize) -> usize {
-        (Self::units(bytes) - self.units.available_permits()) * UNIT
+    pub fn used_bytes(&self, bytes: usize) -> usize {
+        (Self::count_units(bytes) - self.units.available_permits()) * UNIT
     }
 
     fn used_units(&self) -> usize {
         self.total.saturating_sub(self.units.available_permits())
     }
 
-    fn take(&self, units: u32) -> Result<OwnedSemaphorePermit, Reason> {
+    fn take_units(&self, units: u32) -> Result<OwnedSemaphorePermit, Reason> {
         let permit = Arc::clone(&self.units).try_acquire_many_owned(units);
         permit.map_err(|_| Reason::Busy(self.exceeded))
     }
@@ -74,9 +74,9 @@ pub struct Account {
 
 impl Account {
     /// Creates an empty reservation.
-    pub const fn reservation(self) -> Reservation {
+    pub const fn new_reservation(self) -> Reservation {
         Reservation {
-            account: self,
+            memory_account: self,
             units: 0,
             permits: None,
         }
@@ -86,7 +86,7 @@ impl Account {
 /// Memory that a body has reserved so far. Dropping it releases the memory.
 #[derive(Debug)]
 pub struct Reservation {
-    account: Account,
+    memory_account: Account,
     units: usize,
     permits: Option<[OwnedSemaphorePermit; 3]>,
 }
@@ -97,13 +97,13 @@ impl Reservation {
     /// # Errors
     /// [`Reason::Busy`] with the budget that is used up, or [`Reason::TooLarge`] if a share is
     /// smaller than `bytes`. In both cases, nothing more is reserved.
-    pub fn at_least(&mut self, bytes: usize) -> Result<(), Reason> {
+    pub fn grow_to(&mut self, bytes: usize) -> Result<(), Reason> {
         let units = bytes.div_ceil(UNIT);
         if units <= self.units {
             return Ok(());
         }
         let more = u32::try_from(units - self.units).unwrap_or(u32::MAX);
-        let [connection, client, process] = &self.account.budgets;
+        let [connection, client, process] = &self.memory_account.budgets;
         for (share, limit) in [
             (connection, "limits.connection_memory_bytes"),
             (client, "limits.client_memory_bytes"),
@@ -112,14 +112,16 @@ impl Reservation {
                 return Err(Reason::TooLarge(limit, (share.total * UNIT) as u64));
             }
         }
+
         let taken = [
-            connection.take(more)?,
-            client.take(more)?,
-            process.take(more)?,
+            connection.take_units(more)?,
+            client.take_units(more)?,
+            process.take_units(more)?,
         ];
+
         let used = client.used_units();
         let left = process.units.available_permits() + used;
-        if !leaves_others_their_part(used, left, client.total, process.total) {
+        if !leaves_enough_for_others(used, left, client.total, process.total) {
             return Err(Reason::Busy(client.exceeded));
         }
         self.units = units;
@@ -134,7 +136,7 @@ impl Reservation {
     }
 
     /// Releases memory until at most `bytes`, rounded up to a unit, are reserved.
-    pub fn at_most(&mut self, bytes: usize) {
+    pub fn shrink_to(&mut self, bytes: usize) {
         let units = bytes.div_ceil(UNIT);
         let Some(surplus) = self.units.checked_sub(units).filter(|surplus| *surplus > 0) else {
             return;
@@ -175,8 +177,8 @@ mod tests {
             .map(|at| account(&clients[*at], &process))
             .collect();
         let reserve = |connection: usize, bytes| {
-            let mut reservation = connections[connection].clone().reservation();
-            reservation.at_least(bytes).map(|()| reservation)
+            let mut reservation = connections[connection].clone().new_reservation();
+            reservation.grow_to(bytes).map(|()| reservation)
         };
         let refused = |connection, bytes| match reserve(connection, bytes) {
             Err(Reason::Busy(share)) => share,
@@ -184,13 +186,13 @@ mod tests {
         };
 
         // Nothing, and less than a unit.
-        let nothing = connections[0].clone().reservation();
-        assert_eq!(process.used(256 * KIB), 0);
+        let nothing = connections[0].clone().new_reservation();
+        assert_eq!(process.used_bytes(256 * KIB), 0);
         let mut first = reserve(0, 1).unwrap();
-        assert_eq!(process.used(256 * KIB), 4 * KIB);
-        first.at_least(1).unwrap();
-        first.at_least(64 * KIB).unwrap();
-        assert_eq!(process.used(256 * KIB), 64 * KIB);
+        assert_eq!(process.used_bytes(256 * KIB), 4 * KIB);
+        first.grow_to(1).unwrap();
+        first.grow_to(64 * KIB).unwrap();
+        assert_eq!(process.used_bytes(256 * KIB), 64 * KIB);
 
         assert_eq!(refused(0, 1), "connection");
         let second = reserve(1, 64 * KIB).unwrap();
@@ -199,7 +201,7 @@ mod tests {
         let third = [reserve(3, 64 * KIB).unwrap(), reserve(4, 32 * KIB).unwrap()];
         // The second client leaves a quarter of the memory that the first client leaves.
         assert_eq!(refused(5, 1), "client");
-        assert_eq!(process.used(256 * KIB), 224 * KIB);
+        assert_eq!(process.used_bytes(256 * KIB), 224 * KIB);
 
         // No share of a connection has so much.
         let too_large = reserve(5, 64 * KIB + 1).unwrap_err();
@@ -209,17 +211,17 @@ mod tests {
         );
         // A failed growth takes nothing from the other shares, and keeps the memory that was
         // already reserved.
-        assert!(first.at_least(65 * KIB).is_err());
+        assert!(first.grow_to(65 * KIB).is_err());
         drop((second, third, nothing));
-        assert_eq!(process.used(256 * KIB), 64 * KIB);
-        first.at_most(20 * KIB + 1);
-        assert_eq!(process.used(256 * KIB), 24 * KIB);
-        first.at_most(24 * KIB + 1);
-        assert_eq!(process.used(256 * KIB), 24 * KIB);
-        first.at_least(28 * KIB).unwrap();
-        assert_eq!(process.used(256 * KIB), 28 * KIB);
-        first.at_most(0);
-        assert_eq!(process.used(256 * KIB), 0);
+        assert_eq!(process.used_bytes(256 * KIB), 64 * KIB);
+        first.shrink_to(20 * KIB + 1);
+        assert_eq!(process.used_bytes(256 * KIB), 24 * KIB);
+        first.shrink_to(24 * KIB + 1);
+        assert_eq!(process.used_bytes(256 * KIB), 24 * KIB);
+        first.grow_to(28 * KIB).unwrap();
+        assert_eq!(process.used_bytes(256 * KIB), 28 * KIB);
+        first.shrink_to(0);
+        assert_eq!(process.used_bytes(256 * KIB), 0);
         assert!(reserve(0, 64 * KIB).is_ok());
     }
 
@@ -231,12 +233,12 @@ mod tests {
             Budget::new(128 * KIB, "client"),
         ];
         let _first = {
-            let mut reservation = account(&clients[0], &process).reservation();
-            reservation.at_least(64 * KIB).unwrap();
+            let mut reservation = account(&clients[0], &process).new_reservation();
+            reservation.grow_to(64 * KIB).unwrap();
             reservation
         };
-        let mut second = account(&clients[1], &process).reservation();
-        assert_eq!(second.at_least(64 * KIB), Err(Reason::Busy("process")));
-        assert_eq!(second.at_least(36 * KIB), Ok(()));
+        let mut second = account(&clients[1], &process).new_reservation();
+        assert_eq!(second.grow_to(64 * KIB), Err(Reason::Busy("process")));
+        assert_eq!(second.grow_to(36 * KIB), Ok(()));
     }
 }

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use crate::body::{self, Outgoing, Source};
 use crate::coding::Decoder;
 use crate::edit::{Editor, Extent};
-use crate::engine::{Scope, joined};
+use crate::engine::{Scope, join_frames};
 use crate::error::{Failure, Phase, Reason};
 use crate::memory::{Account, Reservation};
 use crate::relay::Relay;
@@ -27,14 +27,14 @@ use crate::route::{Direction, Rule};
 const HELD_RESPONSE_BYTES_MAX: u64 = 256 << 10;
 
 /// Most bytes of a streamed body that are collected before it is forwarded.
-const BEGIN_BYTES_MAX: usize = 64 << 10;
+const START_BYTES_MAX: usize = 64 << 10;
 
 /// Longest wait for the end of an unreadable body of unknown length, which is accepted only if it
 /// is empty.
 const END_WAIT: Duration = Duration::from_secs(1);
 
 const UNCERTAIN_END: Reason =
-    Reason::UpstreamBroken("a body whose end cannot be told from a broken connection");
+    Reason::UpstreamBroken("a body without length: a broken connection looks like its end");
 
 /// A body to edit, with the parts of its message that decide how it is edited.
 pub struct Message<'a> {
@@ -80,12 +80,12 @@ impl Message<'_> {
     ///
     /// # Errors
     /// The first failure. The caller must then forward nothing of the body.
-    pub async fn edit(&self, mut source: Source) -> Result<Edited, Failure> {
+    pub async fn edit_body(&self, mut source: Source) -> Result<Edited, Failure> {
         let direction = self.scope.direction();
         if direction.rules.iter().all(|rule| rule.body.is_none()) {
             return Ok(Edited::Unchanged(source));
         }
-        let readable = self.readable(direction);
+        let readable = self.choose_format(direction);
         let passes = readable.is_err() && self.passes_unread(direction);
         // Do not wait for a body that passes. Wait only briefly for a body that is rejected unless
         // it is empty.
@@ -96,6 +96,7 @@ impl Message<'_> {
                 .await
                 .unwrap_or(Ok(false))?,
         };
+
         if is_empty && self.is_close_delimited && !passes {
             return Err(self.scope.failure(UNCERTAIN_END));
         }
@@ -108,9 +109,10 @@ impl Message<'_> {
                 Ok(Edited::Unchanged(source))
             };
         }
+
         match readable {
             // Boxed: otherwise a request without rules would carry the size of this future.
-            Ok(readable) => Box::pin(self.apply(direction, readable, source)).await,
+            Ok(readable) => Box::pin(self.apply_rules(direction, readable, source)).await,
             Err(_) if passes => Ok(Edited::Unchanged(source)),
             Err(reason) => Err(self.scope.failure(reason)),
         }
@@ -120,12 +122,12 @@ impl Message<'_> {
     ///
     /// # Errors
     /// A failure of the source, or a body beyond the limit.
-    pub async fn hold(&self, mut source: Source) -> Result<Edited, Failure> {
+    pub async fn hold_body(&self, mut source: Source) -> Result<Edited, Failure> {
         if source.size_hint().exact().is_some() {
             return Ok(Edited::Unchanged(source));
         }
         let max = self.scope.direction().body_bytes_max;
-        let mut memory = self.memory.clone().reservation();
+        let mut memory = self.memory.clone().new_reservation();
         let mut bytes = BytesMut::new();
         while let Some(frame) = source.frame().await.transpose()? {
             let Ok(data) = frame.into_data() else {
@@ -137,7 +139,7 @@ impl Message<'_> {
             }
             // The buffer grows to up to twice its length.
             memory
-                .at_least(2 * len)
+                .grow_to(2 * len)
                 .map_err(|reason| self.scope.failure(reason))?;
             bytes.extend_from_slice(&data);
         }
@@ -160,8 +162,8 @@ impl Message<'_> {
     }
 
     /// Returns format, decoder and rules for the body's type and coding.
-    fn readable(&self, direction: &Direction) -> Result<Readable, Reason> {
-        let content_type = single(self.headers, CONTENT_TYPE)
+    fn choose_format(&self, direction: &Direction) -> Result<Readable, Reason> {
+        let content_type = single_value(self.headers, CONTENT_TYPE)
             .map_err(|()| Reason::Unreadable("several content types"))?;
         let content_type = content_type.ok_or(Reason::Unreadable("no content type"))?;
         let format = Format::from_content_type(content_type)
@@ -169,35 +171,35 @@ impl Message<'_> {
         let rules = direction
             .body_rules(&format)
             .ok_or(Reason::Unreadable("no rule for this content type"))?;
-        let coding = single(self.headers, CONTENT_ENCODING)
+
+        let coding = single_value(self.headers, CONTENT_ENCODING)
             .map_err(|()| Reason::Unreadable("several content codings"))?;
         let decoder = Decoder::new(
             coding.unwrap_or("identity"),
             self.relay.limits.decoded_bytes as u64,
         );
-        let decoder = decoder.map_err(|error| error.reason())?;
+        let decoder = decoder.map_err(|error| error.to_reason())?;
         Ok((format, decoder, rules))
     }
 
     /// Waits for the first edited bytes, and collects the edited bytes that are ready. A short body
     /// that arrived at once is held as a whole, so that each failure can become a status.
-    async fn begin_stream(&self, mut editor: Editor) -> Result<Edited, Failure> {
+    async fn start_stream(&self, mut editor: Editor) -> Result<Edited, Failure> {
         let mut frames = VecDeque::new();
-        let mut next = editor.next().await?;
+        let mut next = editor.next_frame().await?;
         let mut bytes = 0;
         loop {
             let Some(frame) = next else {
-                let (bytes, memory) = (joined(frames.into()), editor.into_memory());
                 return Ok(Edited::Held {
-                    bytes,
-                    memory,
+                    bytes: join_frames(frames.into()),
+                    memory: editor.into_memory(),
                     was_edited: true,
                 });
             };
             bytes += frame.len();
             frames.push_back(frame);
-            next = match editor.next().now_or_never() {
-                Some(next) if bytes < BEGIN_BYTES_MAX => next?,
+            next = match editor.next_frame().now_or_never() {
+                Some(next) if bytes < START_BYTES_MAX => next?,
                 Some(next) => {
                     frames.extend(next?);
                     break;
@@ -205,10 +207,13 @@ impl Message<'_> {
                 None => break,
             };
         }
-        Ok(Edited::Streams(Box::new(Outgoing::edited(frames, editor))))
+        Ok(Edited::Streams(Box::new(Outgoing::from_editor(
+            frames, editor,
+        ))))
     }
 
-    async fn apply(
+    /// Applies the rules to a body that is not empty.
+    async fn apply_rules(
         &self,
         direction: &Direction,
         (format, decoder, rules): Readable,
@@ -222,26 +227,28 @@ impl Message<'_> {
         // An error page that is too long to be held is streamed.
         let is_long = length.is_some_and(|length| length > direction.body_bytes_max as u64);
         let may_hold = direction.pass_unparsed || !direction.stream || !is_long;
-        let passes_whole = passes_unparsed && !has_records && may_hold;
+        let passes_original = passes_unparsed && !has_records && may_hold;
         let limits_of_scanner = sealwire_relay_body::Limits {
             may_be_cut: self.is_close_delimited,
             ..scanner_limits(self.relay, passes_unparsed && has_records)
         };
+
         // JSON ends with its last bracket, and readers drop an event without its final blank line.
         if self.is_close_delimited && !matches!(format, Format::Json | Format::EventStream) {
-            let is_passed = passes_unparsed && !direction.pass_unparsed;
-            return if is_passed {
+            let can_pass = passes_unparsed && !direction.pass_unparsed;
+            return if can_pass {
                 Ok(Edited::Unchanged(source))
             } else {
                 Err(self.scope.failure(UNCERTAIN_END))
             };
         }
-        let scanner = direction.scanner(format, rules, limits_of_scanner, self.scope.phase);
+
+        let scanner = direction.new_scanner(format, rules, limits_of_scanner, self.scope.phase);
         let is_short = self.scope.phase == Phase::Response
             && length.is_some_and(|length| length <= HELD_RESPONSE_BYTES_MAX);
         let holds = self.must_hold
             || !direction.stream
-            || passes_whole
+            || passes_original
             || is_short
             || decoder.as_ref().is_some_and(Decoder::holds_input);
         let body_max = if decoder.is_some() {
@@ -249,12 +256,14 @@ impl Message<'_> {
         } else {
             direction.body_bytes_max
         };
+
         let expected = length.map_or(0, |length| usize::try_from(length).unwrap_or(usize::MAX));
         if holds && expected > body_max {
             return Err(self
                 .scope
                 .failure(Reason::TooLarge("body", body_max as u64)));
         }
+
         let extent = if holds {
             Extent::Held {
                 bytes_max: body_max,
@@ -264,7 +273,7 @@ impl Message<'_> {
                 memory_bytes_max: limits.stream_window_bytes,
             }
         };
-        let memory = self.memory.clone().reservation();
+        let memory = self.memory.clone().new_reservation();
         let engine = self.relay.engine.clone();
         let mut editor = Editor::new(
             source,
@@ -275,22 +284,23 @@ impl Message<'_> {
             extent,
             memory,
         );
+
         if !holds {
-            return self.begin_stream(editor).await;
+            return self.start_stream(editor).await;
         }
-        if passes_whole {
+        if passes_original {
             editor.keep_originals();
         }
-        match editor.collect().await {
+        match editor.collect_frames().await {
             Ok(frames) => Ok(Edited::Held {
-                bytes: joined(frames),
+                bytes: join_frames(frames),
                 memory: editor.into_memory(),
                 was_edited: true,
             }),
-            Err(failure) if passes_whole && matches!(failure.reason, Reason::Malformed(_)) => {
+            Err(failure) if passes_original && matches!(failure.reason, Reason::Malformed(_)) => {
                 let (frames, memory) = editor.into_originals().await?;
                 Ok(Edited::Held {
-                    bytes: joined(frames),
+                    bytes: join_frames(frames),
                     memory,
                     was_edited: true,
                 })
@@ -313,7 +323,7 @@ pub fn scanner_limits(relay: &Relay, pass_unparsed: bool) -> sealwire_relay_body
 
 /// Returns the only value of a header as text. Fails if the header has several values, or one that
 /// is not visible ASCII.
-fn single(headers: &HeaderMap, name: http::HeaderName) -> Result<Option<&str>, ()> {
+fn single_value(headers: &HeaderMap, name: http::HeaderName) -> Result<Option<&str>, ()> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else {
         return Ok(None);
@@ -326,5 +336,5 @@ fn single(headers: &HeaderMap, name: http::HeaderName) -> Result<Option<&str>, (
 }
 
 fn content_length(headers: &HeaderMap) -> Option<u64> {
-    single(headers, CONTENT_LENGTH).ok()??.parse().ok()
+    single_value(headers, CONTENT_LENGTH).ok()??.parse().ok()
 }

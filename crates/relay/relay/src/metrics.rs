@@ -31,7 +31,7 @@ Written by `sealwire-relay config template --metrics`; a test compares it with t
 ";
 
 /// Returns all metrics as Markdown, for `docs/relay-metrics.md`.
-pub fn reference() -> String {
+pub fn to_markdown() -> String {
     let mut text = String::from(REFERENCE_HEAD);
     text.push_str(&rows(&Metrics::docs()));
     let routes = "names of `[[route]]`; empty for a request without a route";
@@ -135,7 +135,7 @@ impl Default for Metrics {
 }
 
 /// Returns the class of a status.
-fn class(status: StatusCode) -> &'static str {
+fn status_class(status: StatusCode) -> &'static str {
     match status.as_u16() / 100 {
         1 => "1xx",
         2 => "2xx",
@@ -164,7 +164,7 @@ impl Drop for GaugeGuard {
 
 impl Metrics {
     /// Returns the counters of spans.
-    pub fn spans(&self) -> SpanMetrics {
+    pub fn span_metrics(&self) -> SpanMetrics {
         SpanMetrics {
             spans: self.spans.clone(),
             waiting: self.spans_waiting.clone(),
@@ -172,7 +172,7 @@ impl Metrics {
     }
 
     /// Returns all metrics as text.
-    pub fn text(&self) -> String {
+    pub fn to_text(&self) -> String {
         let mut text = String::new();
         let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
         text
@@ -180,10 +180,16 @@ impl Metrics {
 
     /// Counts an exchange that ended. `route` is empty if no route matched. `reason` is empty
     /// without a failure.
-    pub fn request(&self, route: &Label, status: StatusCode, reason: &'static str, time: Duration) {
+    pub fn count_exchange(
+        &self,
+        route: &Label,
+        status: StatusCode,
+        reason: &'static str,
+        time: Duration,
+    ) {
         let labels = ResultLabels {
             route: Arc::clone(route),
-            status: class(status),
+            status: status_class(status),
             reason,
         };
         self.requests.get_or_create(&labels).inc();
@@ -195,7 +201,7 @@ impl Metrics {
     }
 
     /// Counts a request to the engine.
-    pub fn engine_call(
+    pub fn count_engine_request(
         &self,
         route: &Label,
         action: &'static str,
@@ -217,7 +223,7 @@ impl Metrics {
     }
 
     /// Counts a batch whose values passed in the clear.
-    pub fn failed_open(&self, route: &Label) {
+    pub fn count_failed_open(&self, route: &Label) {
         self.failed_open
             .get_or_create(&RouteLabel {
                 route: Arc::clone(route),
@@ -226,7 +232,7 @@ impl Metrics {
     }
 
     /// Counts an open connection until the guard is dropped.
-    pub fn connection_opened(&self, listener: &Label) -> GaugeGuard {
+    pub fn count_open_connection(&self, listener: &Label) -> GaugeGuard {
         GaugeGuard::new(
             self.connections
                 .get_or_create(&ListenerLabel {
@@ -237,7 +243,7 @@ impl Metrics {
     }
 
     /// Counts the bytes of a closed connection.
-    pub fn connection_closed(&self, listener: &Label, received: u64, sent: u64) {
+    pub fn count_connection_bytes(&self, listener: &Label, received: u64, sent: u64) {
         for (direction, bytes) in [("received", received), ("sent", sent)] {
             let labels = DirectionLabels {
                 listener: Arc::clone(listener),
@@ -248,7 +254,7 @@ impl Metrics {
     }
 
     /// Counts a connection over the limit.
-    pub fn connection_rejected(&self, listener: &Label) {
+    pub fn count_rejected_connection(&self, listener: &Label) {
         self.rejected_connections
             .get_or_create(&ListenerLabel {
                 listener: Arc::clone(listener),
@@ -257,7 +263,7 @@ impl Metrics {
     }
 
     /// Counts a failed handshake.
-    pub fn handshake_failed(&self, listener: &Label) {
+    pub fn count_failed_handshake(&self, listener: &Label) {
         self.failed_handshakes
             .get_or_create(&ListenerLabel {
                 listener: Arc::clone(listener),
@@ -266,7 +272,7 @@ impl Metrics {
     }
 
     /// Counts a tunnel that passes untouched.
-    pub fn tunnel(&self, listener: &Label) {
+    pub fn count_tunnel(&self, listener: &Label) {
         self.tunnels
             .get_or_create(&ListenerLabel {
                 listener: Arc::clone(listener),
@@ -275,7 +281,7 @@ impl Metrics {
     }
 
     /// Counts an open WebSocket until the guard is dropped.
-    pub fn websocket(&self) -> GaugeGuard {
+    pub fn count_open_websocket(&self) -> GaugeGuard {
         GaugeGuard::new(self.websockets.clone())
     }
 
@@ -324,15 +330,15 @@ mod tests {
     /// Metrics with a series of each.
     fn example() -> Metrics {
         let (metrics, name) = (Metrics::default(), Label::from("name"));
-        metrics.request(&name, StatusCode::OK, "", Duration::from_millis(1));
-        metrics.engine_call(&name, "encrypt", 3, Duration::from_millis(1), false);
-        metrics.failed_open(&name);
-        drop(metrics.connection_opened(&name));
-        metrics.connection_closed(&name, 1, 2);
-        metrics.connection_rejected(&name);
-        metrics.handshake_failed(&name);
-        metrics.tunnel(&name);
-        drop(metrics.websocket());
+        metrics.count_exchange(&name, StatusCode::OK, "", Duration::from_millis(1));
+        metrics.count_engine_request(&name, "encrypt", 3, Duration::from_millis(1), false);
+        metrics.count_failed_open(&name);
+        drop(metrics.count_open_connection(&name));
+        metrics.count_connection_bytes(&name, 1, 2);
+        metrics.count_rejected_connection(&name);
+        metrics.count_failed_handshake(&name);
+        metrics.count_tunnel(&name);
+        drop(metrics.count_open_websocket());
         metrics.set_usage(1, 2);
         metrics.set_certificate_remaining(&name, "server", 60.0);
         metrics.set_certificates_rejected(&name, false);
@@ -359,7 +365,7 @@ mod tests {
 
     #[test]
     fn the_table_is_what_is_scraped() {
-        let text = example().text();
+        let text = example().to_text();
         let mut scraped = BTreeMap::new();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let (name, labels) = sample(line);
@@ -409,18 +415,18 @@ mod tests {
     fn gauges_go_down_with_their_guards() {
         let (metrics, name) = (Metrics::default(), Label::from("public"));
         let guards = [
-            metrics.connection_opened(&name),
-            metrics.connection_opened(&name),
+            metrics.count_open_connection(&name),
+            metrics.count_open_connection(&name),
         ];
         assert!(
             metrics
-                .text()
+                .to_text()
                 .contains("sealwire_relay_connections{listener=\"public\"} 2\n")
         );
         drop(guards);
         assert!(
             metrics
-                .text()
+                .to_text()
                 .contains("sealwire_relay_connections{listener=\"public\"} 0\n")
         );
     }
@@ -437,7 +443,7 @@ mod tests {
             env!("CARGO_MANIFEST_DIR"),
             "/../../../docs/relay-metrics.md"
         );
-        let is_current = std::fs::read_to_string(file).is_ok_and(|text| text == reference());
+        let is_current = std::fs::read_to_string(file).is_ok_and(|text| text == to_markdown());
         assert!(
             is_current,
             "write it with `cargo run -p sealwire-relay -- config template --metrics > docs/relay-metrics.md`"

@@ -18,7 +18,7 @@ use crate::memory::{Account, Budget};
 use crate::metrics::Metrics;
 use crate::route_table::RouteTable;
 use crate::server_tls::ServerTls;
-use crate::shares::{ClientId, ClientShares, forwarded_address, leaves_others_their_part};
+use crate::shares::{ClientId, ClientShares, forwarded_address, leaves_enough_for_others};
 
 /// State that all connections share.
 #[derive(Debug)]
@@ -49,14 +49,12 @@ impl Relay {
         traces: Traces,
         logs_access: bool,
     ) -> Self {
-        let semaphore =
-            |permits: usize| Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)));
         Self {
-            connections: semaphore(limits.connections_max as usize),
-            requests: semaphore(limits.requests_max as usize),
+            connections: new_semaphore(limits.connections_max),
+            requests: new_semaphore(limits.requests_max),
             client_requests: ClientShares::new(limits.requests_per_client_max()),
             memory: Budget::new(limits.memory_bytes, "limits.memory_bytes are in use"),
-            client_memory: ClientShares::new(Budget::units(limits.client_memory_bytes())),
+            client_memory: ClientShares::new(Budget::count_units(limits.client_memory_bytes())),
             limits,
             engine,
             metrics,
@@ -71,7 +69,7 @@ impl Relay {
     }
 
     /// Waits until no connection is open.
-    pub async fn is_drained(&self) {
+    pub async fn wait_until_drained(&self) {
         let _all = self
             .connections
             .acquire_many(self.limits.connections_max)
@@ -93,23 +91,22 @@ impl Relay {
     /// # Errors
     /// The client's share is in use.
     pub fn client_permit(&self, client: &ClientId) -> Result<OwnedSemaphorePermit, Failure> {
-        let busy = || {
-            Failure::request(Reason::Busy(
-                "limits.requests_per_client_max exchanges of the client run",
-            ))
-        };
-        let share = self.client_requests.of(client);
-        let permit = Arc::clone(&share).try_acquire_owned().map_err(|_| busy())?;
-        let used = self.client_requests.permits() - share.available_permits();
+        const BUSY: Failure = Failure::request(Reason::Busy(
+            "limits.requests_per_client_max exchanges of the client run",
+        ));
+        let share = self.client_requests.share_of(client);
+        let permit = Arc::clone(&share).try_acquire_owned().map_err(|_| BUSY)?;
+
+        let used = self.client_requests.permits_per_client() - share.available_permits();
         // The exchange already has its permit of the process.
         let left = self.requests.available_permits() + used;
-        let is_within = leaves_others_their_part(
+        let is_within = leaves_enough_for_others(
             used,
             left,
-            self.client_requests.permits(),
+            self.client_requests.permits_per_client(),
             self.limits.requests_max as usize,
         );
-        if is_within { Ok(permit) } else { Err(busy()) }
+        if is_within { Ok(permit) } else { Err(BUSY) }
     }
 
     /// Returns the memory budget of a new connection. A trusted proxy's connection gets all memory,
@@ -125,10 +122,10 @@ impl Relay {
     }
 
     /// Returns the memory that exchanges of a client can take on a connection.
-    pub fn account(&self, peer: &Peer, client: &ClientId) -> Account {
+    pub fn memory_account(&self, peer: &Peer, client: &ClientId) -> Account {
         let bytes = self.limits.client_memory_bytes();
-        let share = Budget::of(
-            self.client_memory.of(client),
+        let share = Budget::with_semaphore(
+            self.client_memory.share_of(client),
             bytes,
             "limits.client_memory_bytes are in use",
         );
@@ -138,11 +135,17 @@ impl Relay {
     }
 
     /// Updates the gauges of permits.
-    pub fn measure(&self) {
+    pub fn update_gauges(&self) {
         let in_flight = self.limits.requests_max as usize - self.requests.available_permits();
         self.metrics
-            .set_usage(in_flight, self.memory.used(self.limits.memory_bytes));
+            .set_usage(in_flight, self.memory.used_bytes(self.limits.memory_bytes));
     }
+}
+
+fn new_semaphore(permits: u32) -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(
+        (permits as usize).min(Semaphore::MAX_PERMITS),
+    ))
 }
 
 /// A listener with its routes.
@@ -220,7 +223,7 @@ impl Peer {
 
     /// Returns the peer inside an intercepted tunnel, whose client was authenticated when the
     /// tunnel was opened.
-    pub fn inside(&self, tunnel: Destination, client: Client) -> Self {
+    pub fn in_tunnel(&self, tunnel: Destination, client: Client) -> Self {
         Self {
             listener: Arc::clone(&self.listener),
             address: self.address,
@@ -253,6 +256,7 @@ impl Peer {
             listener
                 .clients
                 .authenticate(&parts.headers, is_proxy, self.name.as_ref(), address)?;
+
         // Behind a proxy, certificate and address belong to the proxy. A token belongs to the
         // client.
         if listener.trust_forwarded
@@ -266,6 +270,6 @@ impl Peer {
 }
 
 /// Waits until a relay drains or has ended. Safe to drop.
-pub async fn stops(stop: &mut watch::Receiver<bool>) {
-    let _ = stop.wait_for(|stops| *stops).await;
+pub async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
+    let _ = stop.wait_for(|is_stopped| *is_stopped).await;
 }

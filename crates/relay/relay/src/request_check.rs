@@ -61,16 +61,16 @@ const TWINS: [&str; 14] = [
 
 /// Parameters that some frameworks read the method from.
 static UNDERSCORED_METHODS: LazyLock<NameSet> =
-    LazyLock::new(|| parameters(&["_method", "_httpmethod"]));
+    LazyLock::new(|| parameter_names(&["_method", "_httpmethod"]));
 static NAMED_METHODS: LazyLock<NameSet> = LazyLock::new(|| {
-    parameters(&[
+    parameter_names(&[
         "x-http-method",
         "x-http-method-override",
         "x-method-override",
     ])
 });
 
-fn parameters(names: &[&str]) -> NameSet {
+fn parameter_names(names: &[&str]) -> NameSet {
     let mut set = NameSet::new(true);
     names.iter().for_each(|name| set.insert(name, 0));
     set
@@ -110,11 +110,11 @@ impl std::fmt::Debug for CheckedTarget {
 pub fn check(request: &Parts, is_tls: bool) -> Result<CheckedTarget, Failure> {
     check_sizes(request)?;
     check_names(&request.headers)?;
-    check_framing(request).map_err(ambiguous)?;
-    check_connection(&request.headers).map_err(ambiguous)?;
+    check_framing(request).map_err(ambiguous_request)?;
+    check_connection(&request.headers).map_err(ambiguous_request)?;
     check_expect(&request.headers)?;
-    check_method(request.method.as_str()).map_err(ambiguous)?;
-    let (host, port) = check_authority(request, is_tls).map_err(ambiguous)?;
+    check_method(request.method.as_str()).map_err(ambiguous_request)?;
+    let (host, port) = check_authority(request, is_tls).map_err(ambiguous_request)?;
     if request.method == Method::CONNECT {
         return Ok(CheckedTarget {
             host,
@@ -124,9 +124,9 @@ pub fn check(request: &Parts, is_tls: bool) -> Result<CheckedTarget, Failure> {
         });
     }
     let path = request.uri.path();
-    check_path(path).map_err(ambiguous)?;
+    check_path(path).map_err(ambiguous_request)?;
     let query = request.uri.query();
-    check_query(query.unwrap_or_default()).map_err(ambiguous)?;
+    check_query(query.unwrap_or_default()).map_err(ambiguous_request)?;
     Ok(CheckedTarget {
         host,
         port,
@@ -149,29 +149,32 @@ fn with_capital_escapes(path: &str) -> String {
     out
 }
 
-fn ambiguous(detail: &'static str) -> Failure {
+fn ambiguous_request(detail: &'static str) -> Failure {
     Failure::request(Reason::Ambiguous(detail))
 }
 
+fn too_large(limit: &'static str, max: usize) -> Failure {
+    Failure::request(Reason::TooLarge(limit, max as u64))
+}
+
 fn check_sizes(request: &Parts) -> Result<(), Failure> {
-    let too_large = |name, max: usize| Err(Failure::request(Reason::TooLarge(name, max as u64)));
     let bytes: usize = request
         .headers
         .iter()
         .map(|(name, value)| name.as_str().len() + value.len() + 4)
         .sum();
     if request.headers.len() > HEADERS_MAX {
-        return too_large("header count", HEADERS_MAX);
+        return Err(too_large("header count", HEADERS_MAX));
     }
     if bytes > HEADER_BYTES_MAX {
-        return too_large("header bytes", HEADER_BYTES_MAX);
+        return Err(too_large("header bytes", HEADER_BYTES_MAX));
     }
     if request
         .uri
         .path_and_query()
         .is_some_and(|target| target.as_str().len() > TARGET_BYTES_MAX)
     {
-        return too_large("target bytes", TARGET_BYTES_MAX);
+        return Err(too_large("target bytes", TARGET_BYTES_MAX));
     }
     Ok(())
 }
@@ -198,7 +201,7 @@ fn check_names(headers: &HeaderMap) -> Result<(), Failure> {
         let twin = name.replace('_', "-");
         let is_significant = TWINS.contains(&twin.as_str()) || twin.starts_with("x-forwarded-");
         if is_significant || headers.contains_key(&twin) {
-            return Err(ambiguous(
+            return Err(ambiguous_request(
                 "a header name with an underscore equals another header",
             ));
         }
@@ -210,7 +213,8 @@ fn check_framing(request: &Parts) -> Result<(), &'static str> {
     let headers = &request.headers;
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
-    let (coding, length) = (codings.next(), lengths.next());
+    let coding = codings.next();
+    let length = lengths.next();
     if codings.next().is_some() {
         return Err("more than one Transfer-Encoding");
     }
@@ -329,6 +333,13 @@ fn check_scheme(scheme: &str, is_h2: bool, is_tls: bool) -> Result<(), &'static 
     }
 }
 
+fn is_label(label: &str) -> bool {
+    !label.is_empty()
+        && label
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+}
+
 /// Splits `host[:port]` and returns the host in lower case.
 fn split_authority(text: &str) -> Result<(Box<str>, Option<u16>), &'static str> {
     const MALFORMED: &str = "a Host that is not a host and a port";
@@ -340,12 +351,6 @@ fn split_authority(text: &str) -> Result<(Box<str>, Option<u16>), &'static str> 
         text.split_at(end + 1)
     } else {
         let (host, rest) = text.split_at(text.find(':').unwrap_or(text.len()));
-        let is_label = |label: &str| {
-            !label.is_empty()
-                && label
-                    .bytes()
-                    .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
-        };
         if host.len() > 253 || !host.split('.').all(is_label) {
             return Err(MALFORMED);
         }
@@ -366,7 +371,7 @@ fn split_authority(text: &str) -> Result<(Box<str>, Option<u16>), &'static str> 
 
 fn check_path(path: &str) -> Result<(), &'static str> {
     if !path.starts_with('/') || path.starts_with("//") {
-        return Err("a path that begins with two slashes or with none");
+        return Err("a path that does not start with exactly one slash");
     }
     let bytes = path.as_bytes();
     for (index, byte) in bytes.iter().enumerate() {
@@ -390,23 +395,25 @@ fn check_path(path: &str) -> Result<(), &'static str> {
         return Err("a path with an empty segment");
     }
     // Some servers drop the parameters of a segment (after `;`) before they resolve dot segments.
-    let is_dots = |segment: &str| {
-        let name = segment.split(';').next().unwrap_or_default();
-        matches!(
-            name.to_ascii_lowercase().replace("%2e", ".").as_str(),
-            "." | ".."
-        )
-    };
     // Servers that decode first read `%3b` as `;`.
     if path
         .replace("%3b", ";")
         .replace("%3B", ";")
         .split('/')
-        .any(is_dots)
+        .any(is_dot_segment)
     {
         return Err("a path with dot segments");
     }
     Ok(())
+}
+
+/// Returns true for `.` or `..`, with escapes and before parameters.
+fn is_dot_segment(segment: &str) -> bool {
+    let name = segment.split(';').next().unwrap_or_default();
+    matches!(
+        name.to_ascii_lowercase().replace("%2e", ".").as_str(),
+        "." | ".."
+    )
 }
 
 /// Checks the two digits of an escape. A server that decodes before it splits, or decodes twice,
@@ -448,19 +455,21 @@ fn check_query(query: &str) -> Result<(), &'static str> {
 /// # Errors
 /// [`Reason::Ambiguous`].
 pub fn check_no_method(query: &str) -> Result<(), Failure> {
-    let overrides = |pair: &str| {
-        let name = pair.split('=').next().unwrap_or_default().replace('+', " ");
-        let name = percent_encoding::percent_decode_str(&name).decode_utf8_lossy();
-        // PHP replaces these characters with `_` at the start of a name.
-        let begins = name.trim_start().starts_with(['_', '.', '[']);
-        (begins && UNDERSCORED_METHODS.takes(&name)) || NAMED_METHODS.takes(&name)
-    };
-    if query.split(['&', ';', '?']).any(overrides) {
-        return Err(ambiguous(
+    if query.split(['&', ';', '?']).any(overrides_method) {
+        return Err(ambiguous_request(
             "a query with _method, and a route that depends on the method",
         ));
     }
     Ok(())
+}
+
+/// Returns true if some framework reads the method from a parameter of a query.
+fn overrides_method(pair: &str) -> bool {
+    let name = pair.split('=').next().unwrap_or_default().replace('+', " ");
+    let name = percent_encoding::percent_decode_str(&name).decode_utf8_lossy();
+    // PHP replaces these characters with `_` at the start of a name.
+    let has_prefix = name.trim_start().starts_with(['_', '.', '[']);
+    (has_prefix && UNDERSCORED_METHODS.matches(&name)) || NAMED_METHODS.matches(&name)
 }
 
 #[cfg(test)]

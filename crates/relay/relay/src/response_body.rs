@@ -25,7 +25,7 @@ pub struct ResponseBody {
     body: Outgoing,
     is_http2: bool,
     /// True after bytes were given to the client.
-    has_begun: bool,
+    has_started: bool,
     /// The end of the body, once it is known, with its trailers until they are sent.
     end: Option<Option<HeaderMap>>,
     in_flight: Arc<InFlight>,
@@ -41,11 +41,12 @@ impl std::fmt::Debug for ResponseBody {
 
 impl ResponseBody {
     /// Creates the body of a response whose end also ends the exchange.
-    pub fn completing(body: Outgoing, mut completion: Completion) -> Self {
+    pub fn with_completion(body: Outgoing, mut completion: Completion) -> Self {
         if body.is_end_stream() {
-            completion.is_complete();
+            completion.set_complete();
         }
-        let (in_flight, is_http2) = (completion.in_flight(), completion.is_http2());
+        let in_flight = completion.in_flight();
+        let is_http2 = completion.is_http2();
         Self {
             completion: Some(completion),
             ..Self::new(body, in_flight, is_http2)
@@ -57,28 +58,28 @@ impl ResponseBody {
         Self {
             body,
             is_http2,
-            has_begun: false,
+            has_started: false,
             end: None,
             in_flight,
             completion: None,
         }
     }
 
-    fn is_complete(&mut self) {
+    fn set_complete(&mut self) {
         if let Some(completion) = &mut self.completion {
-            completion.is_complete();
+            completion.set_complete();
         }
     }
 
     /// Offers bytes to the client.
-    fn offer(&mut self, bytes: Bytes) -> Frame<OfferedBytes> {
-        self.has_begun = true;
+    fn offer_bytes(&mut self, bytes: Bytes) -> Frame<OfferedBytes> {
+        self.has_started = true;
         if let Some(completion) = &mut self.completion {
-            completion.sent(bytes.len());
+            completion.add_sent_bytes(bytes.len());
         }
         // hyper does not poll a body again after its end.
         if self.is_end_stream() {
-            self.is_complete();
+            self.set_complete();
         }
         Frame::data(OfferedBytes::new(bytes, self.in_flight.offer()))
     }
@@ -97,12 +98,12 @@ impl Body for ResponseBody {
             match ready!(Pin::new(&mut this.body).poll_frame(cx))
                 .map(|frame| frame.map(Frame::into_data))
             {
-                Some(Ok(Ok(bytes))) => return Poll::Ready(Some(Ok(this.offer(bytes)))),
+                Some(Ok(Ok(bytes))) => return Poll::Ready(Some(Ok(this.offer_bytes(bytes)))),
                 Some(Ok(Err(frame))) => this.end = frame.into_trailers().ok().map(Some),
                 None => this.end = Some(None),
                 Some(Err(failure)) => {
                     if let Some(completion) = &mut this.completion {
-                        completion.broke_off(&failure);
+                        completion.set_failure(&failure);
                     }
                     return Poll::Ready(Some(Err(failure)));
                 }
@@ -111,13 +112,13 @@ impl Body for ResponseBody {
         if this.is_http2 {
             ready!(this.in_flight.offer().poll_all_taken(cx));
         }
-        this.is_complete();
+        this.set_complete();
         let trailers = this.end.as_mut().and_then(Option::take);
         Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream() && !(self.is_http2 && self.has_begun)
+        self.body.is_end_stream() && !(self.is_http2 && self.has_started)
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -23,8 +23,8 @@ pub struct Route {
     /// Path as configured. The log has it instead of the path of the request, which can contain
     /// values.
     pub path: Box<str>,
-    /// Name in `Via`, by which the relay detects a request that comes back to it. Each process has
-    /// another name.
+    /// Name in `Via`, by which the relay detects a request that has already passed it. Each process
+    /// has another name.
     pub via: Box<str>,
     /// Destination of the requests. `None` on external-processing listeners, whose proxy knows the
     /// destination.
@@ -97,16 +97,19 @@ impl Direction {
             &sealed_values(&rules, |_| true),
             &accepted.names,
         )?);
-        let is_form = |rule: &Rule| rule.formats.contains(&Format::Form);
-        let form_names = if rules.iter().any(is_form) {
-            let of_forms = Guard::new(
-                &sealed_values(&rules, |rule| is_form(rule) || rule.formats.is_empty()),
+
+        let form_names = if rules.iter().any(Rule::is_for_forms) {
+            let form_guard = Guard::new(
+                &sealed_values(&rules, |rule| {
+                    rule.is_for_forms() || rule.formats.is_empty()
+                }),
                 &[],
             )?;
-            Some(Arc::new(of_forms.into_names()))
+            Some(Arc::new(form_guard.into_names()))
         } else {
             None
         };
+
         let mut sealed_headers = NameSet::new(false);
         for (at, rule) in rules
             .iter()
@@ -117,6 +120,7 @@ impl Direction {
                 .iter()
                 .for_each(|name| sealed_headers.insert(name.as_str(), at));
         }
+
         let is_for_all = rules.iter().all(|rule| rule.formats.is_empty());
         let shared = is_for_all.then(|| {
             let body_rules = rules.iter().map(|rule| rule.body_rule(true)).collect();
@@ -147,25 +151,19 @@ impl Direction {
         if let Some(shared) = &self.shared {
             return Some(Arc::clone(shared));
         }
-        let is_for = |rule: &Rule| {
-            rule.body.is_some()
-                && (rule.formats.is_empty()
-                    || rule.formats.iter().any(|other| other.is_like(format)))
-        };
-        let body_rules = || {
-            self.rules
-                .iter()
-                .map(|rule| rule.body_rule(is_for(rule)))
-                .collect()
-        };
-        self.rules
+        if !self.rules.iter().any(|rule| rule.is_for_bodies_of(format)) {
+            return None;
+        }
+        let body_rules = self
+            .rules
             .iter()
-            .any(is_for)
-            .then(|| Arc::new(RuleSet::new(body_rules(), Arc::clone(&self.guard))))
+            .map(|rule| rule.body_rule(rule.is_for_bodies_of(format)))
+            .collect();
+        Some(Arc::new(RuleSet::new(body_rules, Arc::clone(&self.guard))))
     }
 
     /// Creates a scanner for a body of a format, with the rules for that format.
-    pub fn scanner(
+    pub fn new_scanner(
         &self,
         format: Format,
         rules: Arc<RuleSet>,
@@ -198,6 +196,16 @@ fn sealed_values(rules: &[Rule], is_wanted: impl Fn(&Rule) -> bool) -> Vec<Seale
 }
 
 impl Rule {
+    fn is_for_forms(&self) -> bool {
+        self.formats.contains(&Format::Form)
+    }
+
+    /// Returns true if the rule selects values in bodies of a format.
+    fn is_for_bodies_of(&self, format: &Format) -> bool {
+        self.body.is_some()
+            && (self.formats.is_empty() || self.formats.iter().any(|other| other.is_like(format)))
+    }
+
     /// Returns the rule for the body scanner. A rule that does not apply gets no selection.
     fn body_rule(&self, applies: bool) -> BodyRule {
         let selection = self.body.clone().filter(|_| applies);
@@ -222,11 +230,10 @@ impl Rule {
 
     /// Returns the first path, header or parameter name of the rule, for messages.
     pub fn first_select(&self) -> Option<Box<str>> {
-        let header = || self.headers.first().map(|name| name.as_str().into());
         self.select
             .first()
             .cloned()
-            .or_else(header)
+            .or_else(|| self.headers.first().map(|name| name.as_str().into()))
             .or_else(|| self.query.first().or(self.segments.first()).cloned())
     }
 }

@@ -87,7 +87,11 @@ impl RouteEdit {
     ///
     /// # Errors
     /// A header with the context of a rule is absent or occurs twice.
-    pub fn scope(&self, phase: Phase, request_headers: &HeaderMap) -> Result<Arc<Scope>, Failure> {
+    pub fn new_scope(
+        &self,
+        phase: Phase,
+        request_headers: &HeaderMap,
+    ) -> Result<Arc<Scope>, Failure> {
         let rules = match phase {
             Phase::Request => &self.route.request.rules,
             Phase::Response => &self.route.response.rules,
@@ -107,7 +111,7 @@ impl RouteEdit {
     ///
     /// # Errors
     /// The first failure. The caller must then forward nothing of the request.
-    pub async fn request<'a>(
+    pub async fn edit_request<'a>(
         &'a self,
         scope: &Arc<Scope>,
         headers: &mut HeaderMap,
@@ -117,14 +121,15 @@ impl RouteEdit {
         if self.depends_on_target {
             headers::remove_overrides(headers);
         }
-        let (path, query) = (&self.target.path, self.target.query.as_deref());
+        let path = &self.target.path;
+        let query = self.target.query.as_deref();
         let target = fields::edit_target(engine, scope, &self.segments, path, query).await?;
         fields::edit_headers(engine, scope, headers).await?;
-        let message = self.message(scope, headers, None);
-        let edited = message.edit(source).await?;
+        let message = self.new_message(scope, headers, None);
+        let edited = message.edit_body(source).await?;
         Ok(EditedRequest {
             target,
-            body: self.outgoing(edited),
+            body: self.to_outgoing(edited),
         })
     }
 
@@ -132,10 +137,10 @@ impl RouteEdit {
     pub fn finish_request_headers(&self, headers: &mut HeaderMap, was_changed: bool) {
         if was_changed {
             let was_decoded = headers.contains_key(CONTENT_ENCODING);
-            headers::body_of_request_changed(headers, was_decoded);
+            headers::adjust_changed_request(headers, was_decoded);
         }
         if edits_bodies(&self.route.response) {
-            headers::response_will_be_changed(headers);
+            headers::prepare_response_change(headers);
         }
         if let Some(traceparent) = self
             .traceparent
@@ -144,14 +149,14 @@ impl RouteEdit {
         {
             headers.insert(TRACEPARENT, traceparent);
         }
-        mark(headers, &self.request_id);
+        set_request_id(headers, &self.request_id);
     }
 
     /// Replaces the values in a response's headers and body. Waits for the first edited bytes.
     ///
     /// # Errors
     /// The first failure. The caller must then forward nothing of the response.
-    pub async fn response(
+    pub async fn edit_response(
         &self,
         scope: &Arc<Scope>,
         status: StatusCode,
@@ -166,28 +171,31 @@ impl RouteEdit {
         } = framing;
         if edits_bodies(&self.route.response) && has_body && status == StatusCode::PARTIAL_CONTENT {
             return Err(Failure::response(Reason::UpstreamBroken(
-                "a part of a body that must be changed",
+                "a partial body (206), which rules cannot change",
             )));
         }
+
         let headers_changed = fields::edit_headers(&self.relay.engine, scope, headers).await?;
         let message = Message {
             must_hold,
             is_close_delimited,
-            ..self.message(scope, headers, Some(status))
+            ..self.new_message(scope, headers, Some(status))
         };
         let edited = match if has_body {
-            message.edit(source).await?
+            message.edit_body(source).await?
         } else {
             Edited::Unchanged(source)
         } {
-            Edited::Unchanged(source) if has_body && must_hold => message.hold(source).await?,
+            Edited::Unchanged(source) if has_body && must_hold => message.hold_body(source).await?,
             edited => edited,
         };
-        let mut body = self.outgoing(edited);
+
+        let mut body = self.to_outgoing(edited);
         if !has_body {
             // Over HTTP/2, such a response can carry bytes that no rule would check.
             body.body = Outgoing::empty();
         }
+
         let describes_edited =
             !has_body && status != StatusCode::NO_CONTENT && edits_bodies(&self.route.response);
         Ok(EditedResponse {
@@ -203,14 +211,14 @@ impl RouteEdit {
         // the body.
         if edited.body.was_changed || edited.describes_edited {
             let was_decoded = headers.contains_key(CONTENT_ENCODING);
-            headers::body_of_response_changed(headers, was_decoded);
+            headers::adjust_changed_response(headers, was_decoded);
         }
         if (edited.body.was_changed || edited.headers_changed) && self.route.response.reveals() {
-            headers::revealed(headers);
+            headers::forbid_caching(headers);
         }
     }
 
-    fn message<'a>(
+    fn new_message<'a>(
         &'a self,
         scope: &Arc<Scope>,
         headers: &'a HeaderMap,
@@ -227,7 +235,7 @@ impl RouteEdit {
         }
     }
 
-    fn outgoing(&self, edited: Edited) -> EditedBody {
+    fn to_outgoing(&self, edited: Edited) -> EditedBody {
         match edited {
             // No rule is applied to trailers, so only routes with `pass` forward them.
             Edited::Unchanged(source) => {
@@ -237,7 +245,7 @@ impl RouteEdit {
                     HeaderMap::clear
                 };
                 EditedBody {
-                    body: Outgoing::pass(source, filter),
+                    body: Outgoing::unchanged(source, filter),
                     memory: None,
                     was_changed: false,
                 }
@@ -247,7 +255,7 @@ impl RouteEdit {
                 memory,
                 was_edited,
             } => EditedBody {
-                body: Outgoing::whole(bytes),
+                body: Outgoing::from_bytes(bytes),
                 memory: Some(memory),
                 was_changed: was_edited,
             },
@@ -274,7 +282,7 @@ pub struct ResponseFraming {
 }
 
 /// Sets the header with the id of the exchange.
-pub fn mark(headers: &mut HeaderMap, request_id: &str) {
+pub fn set_request_id(headers: &mut HeaderMap, request_id: &str) {
     if let Ok(id) = HeaderValue::from_str(request_id) {
         headers.insert(REQUEST_ID, id);
     }

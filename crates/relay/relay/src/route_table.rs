@@ -136,7 +136,7 @@ impl RouteTable {
     ///
     /// # Errors
     /// [`RouteConflict`].
-    pub fn add(
+    pub fn add_route(
         &mut self,
         host: &str,
         path: &str,
@@ -144,29 +144,22 @@ impl RouteTable {
         route: Arc<Route>,
     ) -> Result<(), RouteConflict> {
         let host = host.to_ascii_lowercase();
-        let is_name = |name: &str| {
-            !name.is_empty()
-                && name
-                    .bytes()
-                    .all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte))
-                && (!name.contains(':') || (name.starts_with('[') && name.ends_with(']')))
-        };
         let paths = match host.strip_prefix('*') {
             Some("") => &mut self.any,
-            Some(suffix) if suffix.strip_prefix('.').is_some_and(is_name) => {
+            Some(suffix) if suffix.strip_prefix('.').is_some_and(is_host_name) => {
                 self.wildcard.entry(suffix.into()).or_default()
             }
-            None if is_name(&host) => self.exact.entry(host.as_str().into()).or_default(),
+            None if is_host_name(&host) => self.exact.entry(host.as_str().into()).or_default(),
             _ => return Err(RouteConflict::Host),
         };
-        paths.add(path, methods, route)
+        paths.add_route(path, methods, route)
     }
 
     /// Finds the route of a request. `host` must be in lower case, and `path` as in the request.
     ///
     /// # Errors
     /// [`NoMatch`].
-    pub fn find(
+    pub fn find_route(
         &self,
         host: &str,
         method: &Method,
@@ -174,26 +167,25 @@ impl RouteTable {
     ) -> Result<(Arc<Route>, Segments), NoMatch> {
         // The most specific host decides alone. A request that it has no route for must not match a
         // wider host.
-        self.of_host(host)
+        self.paths_of_host(host)
             .next()
             .ok_or(NoMatch::Host)?
-            .find(method, path)
+            .find_route(method, path)
     }
 
     /// Returns true if the path and the method of a request decide which rules apply. This is so if
     /// its host has routes with rules, and either several routes or one that is not for all paths
     /// and methods.
     pub fn depends_on_target(&self, host: &str) -> bool {
-        self.of_host(host).next().is_some_and(|paths| {
-            let is_for_all = |entry: &Entry| entry.path.starts_with("/{*") && !entry.has_methods();
-            let is_one = matches!(&paths.entries[..], [entry] if is_for_all(entry));
-            !is_one && paths.entries.iter().any(Entry::has_rules)
+        self.paths_of_host(host).next().is_some_and(|paths| {
+            let is_one_for_all = matches!(&paths.entries[..], [entry] if entry.is_for_all());
+            !is_one_for_all && paths.entries.iter().any(Entry::has_rules)
         })
     }
 
     /// Returns true if the method of a request to this path decides its route.
     pub fn depends_on_method(&self, host: &str, path: &str) -> bool {
-        let Some(paths) = self.of_host(host).next() else {
+        let Some(paths) = self.paths_of_host(host).next() else {
             return false;
         };
         let Some(entry) = paths
@@ -206,7 +198,7 @@ impl RouteTable {
         };
         entry.has_methods()
             || paths
-                .others_of(entry, path)
+                .entries_in_other_spellings(entry, path)
                 .into_iter()
                 .any(Entry::has_methods)
     }
@@ -214,7 +206,7 @@ impl RouteTable {
     /// Returns true if a route names this host and has an upstream with this port.
     pub fn has_destination(&self, host: &str, port: u16) -> bool {
         let named = self
-            .of_host(host)
+            .paths_of_host(host)
             .filter(|paths| !std::ptr::eq(*paths, &raw const self.any));
         let mut routes = named
             .flat_map(|paths| &paths.entries)
@@ -228,7 +220,7 @@ impl RouteTable {
     }
 
     /// Returns the tables that match a host, the most specific first.
-    fn of_host<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a Paths> {
+    fn paths_of_host<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a Paths> {
         let suffixes = host
             .match_indices('.')
             .map(move |(at, _)| host.get(at..).unwrap_or_default());
@@ -239,7 +231,7 @@ impl RouteTable {
 }
 
 impl Paths {
-    fn add(
+    fn add_route(
         &mut self,
         path: &str,
         methods: Vec<Method>,
@@ -266,7 +258,7 @@ impl Paths {
                     path: path.into(),
                     bare: bare_template(&folded).into(),
                     folded: folded.into(),
-                    names: names(path),
+                    names: segment_names(path),
                     routes: Vec::new(),
                 });
                 at
@@ -275,13 +267,11 @@ impl Paths {
         let Some(entry) = self.entries.get_mut(at) else {
             return Err(RouteConflict::Path);
         };
-        let shares = |other: &[Method]| {
-            methods.is_empty() == other.is_empty()
-                && (methods.is_empty() || methods.iter().any(|method| other.contains(method)))
-        };
-        if let Some((_, other)) = entry.routes.iter().find(|(other, _)| shares(other)) {
+        let mut routes = entry.routes.iter();
+        if let Some((_, other)) = routes.find(|(other, _)| share_a_method(&methods, other)) {
             return Err(RouteConflict::Taken(Arc::clone(&other.name)));
         }
+
         if !route.pass && !entry.has_rules() {
             let bare = entry.bare.clone();
             let is_there = self
@@ -298,20 +288,20 @@ impl Paths {
             return Err(RouteConflict::Path);
         };
         // A route for all methods is matched last.
-        let behind = if methods.is_empty() {
+        let position = if methods.is_empty() {
             entry.routes.len()
         } else {
             0
         };
-        entry.routes.insert(behind, (methods, route));
+        entry.routes.insert(position, (methods, route));
         Ok(())
     }
 
-    fn find(&self, method: &Method, path: &str) -> Result<(Arc<Route>, Segments), NoMatch> {
+    fn find_route(&self, method: &Method, path: &str) -> Result<(Arc<Route>, Segments), NoMatch> {
         let found = self.router.at(path).map_err(|_| NoMatch::Path)?;
         let entry = self.entries.get(*found.value).ok_or(NoMatch::Path)?;
         if self
-            .others_of(entry, path)
+            .entries_in_other_spellings(entry, path)
             .into_iter()
             .any(|other| other.may_have_rules(method))
         {
@@ -336,8 +326,8 @@ impl Paths {
 
     /// Returns the other entries with rules that some server could find under the path. `entry` is
     /// the entry that the path matches as received.
-    fn others_of<'a>(&'a self, entry: &'a Entry, path: &str) -> Vec<&'a Entry> {
-        let path = folded(path);
+    fn entries_in_other_spellings<'a>(&'a self, entry: &'a Entry, path: &str) -> Vec<&'a Entry> {
+        let path = fold_path(path);
         let mut others = self.folded_like(entry, &path);
         if !entry.path.contains('{') {
             return others;
@@ -377,7 +367,7 @@ impl Paths {
     /// index or a script. Skips a form if the path of `entry` itself contains all removed parts.
     fn bare_like(&self, entry: &Entry, path: &str) -> Vec<&Entry> {
         let mut others = Vec::new();
-        for (bare, removed) in bares(path) {
+        for (bare, removed) in bare_forms(path) {
             let has_own = removed.iter().all(|(at, text)| entry.has_own(*at, text));
             let found = self
                 .bare
@@ -397,7 +387,27 @@ impl Paths {
     }
 }
 
+/// Returns true if two routes of a path have the same method. No methods are all methods.
+fn share_a_method(one: &[Method], other: &[Method]) -> bool {
+    one.is_empty() == other.is_empty()
+        && (one.is_empty() || one.iter().any(|method| other.contains(method)))
+}
+
+/// Returns true for a DNS name, an IPv4 address, or an IPv6 address in brackets.
+fn is_host_name(name: &str) -> bool {
+    !name.is_empty()
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte))
+        && (!name.contains(':') || (name.starts_with('[') && name.ends_with(']')))
+}
+
 impl Entry {
+    /// Returns true if the routes of the entry are for all paths and methods.
+    fn is_for_all(&self) -> bool {
+        self.path.starts_with("/{*") && !self.has_methods()
+    }
+
     fn has_rules(&self) -> bool {
         self.routes.iter().any(|(_, route)| !route.pass)
     }
@@ -423,8 +433,8 @@ impl Entry {
 }
 
 /// Returns a path with decoded escapes, with folded case, and without a slash at its end.
-fn folded(path: &str) -> String {
-    let mut folded = name::folded(&percent_decode_str(path).decode_utf8_lossy());
+fn fold_path(path: &str) -> String {
+    let mut folded = name::fold_text(&percent_decode_str(path).decode_utf8_lossy());
     if folded.len() > 1 && folded.ends_with('/') {
         folded.pop();
     }
@@ -435,7 +445,7 @@ fn folded(path: &str) -> String {
 /// segments. A bare form has no scripts that serve the rest of the path and no name of an index.
 /// Further forms lack one or more suffixes that can be a format. Rails accepts any word as a
 /// format.
-fn bares(folded: &str) -> Vec<(String, Vec<(usize, String)>)> {
+fn bare_forms(folded: &str) -> Vec<(String, Vec<(usize, String)>)> {
     let segments: Vec<&str> = folded.split('/').skip(1).collect();
     let Some((mut last, before)) = segments.split_last().map(|(last, before)| (*last, before))
     else {
@@ -448,19 +458,15 @@ fn bares(folded: &str) -> Vec<(String, Vec<(usize, String)>)> {
     let scripts: Vec<_> = scripts
         .map(|(at, segment)| (at + 1, (*segment).to_owned()))
         .collect();
-    let (whole, mut bares) = (last, Vec::new());
+
+    let file_name = last;
+    let mut bares = Vec::new();
     loop {
         let mut removed = scripts.clone();
-        if last == INDEX || last.len() < whole.len() {
-            removed.push((
-                segments.len(),
-                if last == INDEX {
-                    whole
-                } else {
-                    &whole[last.len()..]
-                }
-                .to_owned(),
-            ));
+        if last == INDEX {
+            removed.push((segments.len(), file_name.to_owned()));
+        } else if last.len() < file_name.len() {
+            removed.push((segments.len(), file_name[last.len()..].to_owned()));
         }
         bares.push((without_scripts(before, last), removed));
         match last.rsplit_once('.') {
@@ -514,19 +520,16 @@ fn is_script(segment: &str) -> bool {
 /// Returns the folded form of a route's path. Names in braces become numbers, so that equal forms
 /// are equal texts.
 fn folded_template(path: &str) -> String {
-    let (mut out, mut rest, mut names) = (String::new(), path, 0);
-    let literal = |text: &str| {
-        name::folded(&percent_decode_str(text).decode_utf8_lossy())
-            .replace('{', "{{")
-            .replace('}', "}}")
-    };
-    while let Some(begin) = rest.find('{') {
-        let (before, braces) = rest.split_at(begin);
+    let mut out = String::new();
+    let mut rest = path;
+    let mut names = 0;
+    while let Some(start) = rest.find('{') {
+        let (before, braces) = rest.split_at(start);
         let escaped = before.replace("}}", "}");
-        out.push_str(&literal(&escaped));
-        if let Some(behind) = braces.strip_prefix("{{") {
+        out.push_str(&folded_literal(&escaped));
+        if let Some(after) = braces.strip_prefix("{{") {
             out.push_str("{{");
-            rest = behind;
+            rest = after;
             continue;
         }
         let end = braces.find('}').map_or(braces.len(), |end| end + 1);
@@ -535,16 +538,23 @@ fn folded_template(path: &str) -> String {
         names += 1;
         rest = &braces[end..];
     }
-    out.push_str(&literal(&rest.replace("}}", "}")));
+    out.push_str(&folded_literal(&rest.replace("}}", "}")));
     if out.len() > 1 && out.ends_with('/') {
         out.pop();
     }
     out
 }
 
+/// Returns a literal part of a route's path in its folded form, with escaped braces.
+fn folded_literal(text: &str) -> String {
+    name::fold_text(&percent_decode_str(text).decode_utf8_lossy())
+        .replace('{', "{{")
+        .replace('}', "}}")
+}
+
 /// Returns the names of the segments of a path. A segment has a name if it consists of one name in
 /// braces.
-fn names(path: &str) -> Arc<[Option<Box<str>>]> {
+fn segment_names(path: &str) -> Arc<[Option<Box<str>>]> {
     path.split('/')
         .map(|segment| {
             let name = segment.strip_prefix('{')?.strip_suffix('}')?;
@@ -605,7 +615,7 @@ mod tests {
                 .map(|method| method.parse().unwrap())
                 .collect();
             table
-                .add(host, path, methods, route(&name))
+                .add_route(host, path, methods, route(&name))
                 .unwrap_or_else(|error| panic!("{name}: {error}"));
         }
         table
@@ -698,14 +708,14 @@ mod tests {
                 "api.example.com /v{version} ",
             ),
         ] {
-            let found = table.find(host, &method.parse().unwrap(), path);
+            let found = table.find_route(host, &method.parse().unwrap(), path);
             let name = found.as_ref().map(|(route, _)| &*route.name);
             assert_eq!(name, Ok(expected), "{method} {host}{path}");
         }
     }
 
     #[test]
-    fn other_spellings_of_a_path_with_rules_are_rejected() {
+    fn spellings_of_a_path_with_rules_are_rejected() {
         let mut table = RouteTable::default();
         for (path, name) in [
             ("/v1/orders:charge", "charge"),
@@ -718,7 +728,7 @@ mod tests {
             ("/v1/{*rest}", "rest pass"),
         ] {
             table
-                .add("a", path, Vec::new(), route(name))
+                .add_route("a", path, Vec::new(), route(name))
                 .unwrap_or_else(|error| panic!("{path}: {error}"));
         }
         for (path, expected) in [
@@ -748,7 +758,7 @@ mod tests {
             ("/v1/a%40b", Ok("rest pass")),
             ("/V1/orders:charge", Err(NoMatch::Path)),
         ] {
-            let found = table.find("a", &Method::POST, path);
+            let found = table.find_route("a", &Method::POST, path);
             assert_eq!(
                 found
                     .as_ref()
@@ -758,12 +768,12 @@ mod tests {
                 "{path}"
             );
         }
-        let conflict = table.add("a", "/V1/users/{*all}", Vec::new(), route("all"));
+        let conflict = table.add_route("a", "/V1/users/{*all}", Vec::new(), route("all"));
         assert_eq!(conflict, Err(RouteConflict::Overlap));
     }
 
     #[test]
-    fn other_formats_and_scripts_of_a_path_with_rules_are_rejected() {
+    fn formats_and_scripts_of_a_path_with_rules_are_rejected() {
         let mut table = RouteTable::default();
         for (path, name) in [
             ("/orders", "orders"),
@@ -786,7 +796,7 @@ mod tests {
             ("/{*rest}", "rest pass"),
         ] {
             table
-                .add("a", path, Vec::new(), route(name))
+                .add_route("a", path, Vec::new(), route(name))
                 .unwrap_or_else(|error| panic!("{path}: {error}"));
         }
         for (path, expected) in [
@@ -851,7 +861,7 @@ mod tests {
             ("/assets/app.js", Ok("rest pass")),
             ("/", Err(NoMatch::Path)),
         ] {
-            let found = table.find("a", &Method::POST, path);
+            let found = table.find_route("a", &Method::POST, path);
             assert_eq!(
                 found
                     .as_ref()
@@ -872,7 +882,7 @@ mod tests {
             ("/reports", "reports"),
             ("/{tenant}/reports.csv", "report pass"),
         ] {
-            table.add("a", path, Vec::new(), route(name)).unwrap();
+            table.add_route("a", path, Vec::new(), route(name)).unwrap();
         }
         for (path, expected) in [
             ("/shop/orders", Ok("tenant pass")),
@@ -880,7 +890,7 @@ mod tests {
             ("/shop/reports.csv", Ok("report pass")),
             ("/index.php/reports.csv", Err(NoMatch::Spelling)),
         ] {
-            let found = table.find("a", &Method::POST, path);
+            let found = table.find_route("a", &Method::POST, path);
             assert_eq!(
                 found
                     .as_ref()
@@ -906,7 +916,7 @@ mod tests {
                 .split_whitespace()
                 .map(|method| method.parse().unwrap())
                 .collect();
-            table.add("a", path, methods, route(name)).unwrap();
+            table.add_route("a", path, methods, route(name)).unwrap();
         }
         for path in [
             "/orders.json",
@@ -922,7 +932,7 @@ mod tests {
                 (Method::PUT, false),
             ] {
                 assert_eq!(
-                    table.find("a", &method, path).is_ok(),
+                    table.find_route("a", &method, path).is_ok(),
                     is_ok,
                     "{method} {path}"
                 );
@@ -957,7 +967,7 @@ mod tests {
                     .split_whitespace()
                     .map(|method| method.parse().unwrap())
                     .collect();
-                table.add("a", path, methods, route(name)).unwrap();
+                table.add_route("a", path, methods, route(name)).unwrap();
             }
             assert_eq!(table.depends_on_target("a"), path, "{routes:?}");
             assert_eq!(table.depends_on_method("a", "/x"), method, "{routes:?}");
@@ -966,7 +976,7 @@ mod tests {
     }
 
     #[test]
-    fn no_match_tells_what_fails() {
+    fn failed_match_names_its_cause() {
         let table = table(&[
             ("a.example", "/x", "GET"),
             ("*.example", "/x", ""),
@@ -987,13 +997,15 @@ mod tests {
             ("a.example", "/x", NoMatch::Method),
         ] {
             assert_eq!(
-                table.find(host, &Method::POST, path).map(drop),
+                table.find_route(host, &Method::POST, path).map(drop),
                 Err(expected),
                 "{host}{path}"
             );
         }
         assert_eq!(
-            RouteTable::default().find("a", &Method::GET, "/").map(drop),
+            RouteTable::default()
+                .find_route("a", &Method::GET, "/")
+                .map(drop),
             Err(NoMatch::Host)
         );
     }
@@ -1052,7 +1064,7 @@ mod tests {
                 .map(|method| method.parse().unwrap())
                 .collect();
             let is_for_all = methods.is_empty() && path == "/orders/{id}";
-            match table.add(host, path, methods, route("new")) {
+            match table.add_route(host, path, methods, route("new")) {
                 // A route for all methods takes those that the other one does not have.
                 Ok(()) => assert!(is_for_all, "{host}{path}"),
                 Err(error) => assert!(
@@ -1070,7 +1082,7 @@ mod tests {
             ("*", "/v{version}/x", ""),
         ]);
         let (_, segments) = table
-            .find("a", &Method::GET, "/orders/a%20b/items/%2541")
+            .find_route("a", &Method::GET, "/orders/a%20b/items/%2541")
             .unwrap();
         assert_eq!(segments.value("id").as_deref(), Some("a b"));
         assert_eq!(segments.value("item").as_deref(), Some("%41"));
@@ -1080,11 +1092,11 @@ mod tests {
             (Some("id"), None)
         );
         let (_, segments) = table
-            .find("a", &Method::GET, "/orders/%ff/items/1")
+            .find_route("a", &Method::GET, "/orders/%ff/items/1")
             .unwrap();
         assert_eq!(segments.value("id"), None, "not UTF-8");
         // Only whole segments have names.
-        let (_, segments) = table.find("a", &Method::GET, "/v1/x").unwrap();
+        let (_, segments) = table.find_route("a", &Method::GET, "/v1/x").unwrap();
         assert_eq!(segments.value("version"), None);
     }
 

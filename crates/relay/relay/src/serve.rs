@@ -22,8 +22,8 @@ use crate::egress::authority::Authority;
 use crate::engine::Engine;
 use crate::listener;
 use crate::metrics::Metrics;
-use crate::relay::{Listener, Relay, stops};
-use crate::server_tls::{ServerFiles, ServerTls, first_expiry, secret};
+use crate::relay::{Listener, Relay, wait_for_stop};
+use crate::server_tls::{ServerFiles, ServerTls, first_expiry, read_secret};
 
 /// Interval of engine probes and of checks of certificate files.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
@@ -36,7 +36,7 @@ pub struct StartError {
     message: String,
 }
 
-fn error(place: impl Into<String>, message: impl ToString) -> StartError {
+fn start_error(place: impl Into<String>, message: impl ToString) -> StartError {
     StartError {
         place: place.into(),
         message: message.to_string(),
@@ -70,15 +70,17 @@ impl Server {
         check_secrets(config)?;
         let metrics = Arc::new(Metrics::default());
         let client =
-            Client::lazy(config.engine.client()).map_err(|cause| error("engine", cause))?;
+            Client::lazy(config.engine.client()).map_err(|cause| start_error("engine", cause))?;
         let deadline = Duration::from_millis(config.engine.deadline_ms.into());
         let engine = Engine::new(client, deadline, Arc::clone(&metrics));
+
         let service = Service {
             name: "sealwire-relay",
             instance: format!("{:016x}", rand::random::<u64>()),
         };
-        let traces = Traces::start(&config.traces.settings(), service, &metrics.spans());
-        let traces = traces.map_err(|cause| error("traces", cause))?;
+        let traces = Traces::start(&config.traces.settings(), service, &metrics.span_metrics());
+        let traces = traces.map_err(|cause| start_error("traces", cause))?;
+
         let relay = Arc::new(Relay::new(
             config.limits.clone(),
             engine,
@@ -86,6 +88,7 @@ impl Server {
             traces,
             config.log.access,
         ));
+
         let readiness = Arc::new(Readiness::default());
         let admin = admin::start(
             config.admin.address,
@@ -93,13 +96,16 @@ impl Server {
             Arc::clone(&readiness),
         )
         .map_err(|cause| {
-            error(
+            start_error(
                 "admin.address",
                 format!("cannot listen on {}: {cause}", config.admin.address),
             )
         })?;
         let (stop, stopped) = watch::channel(false);
-        let (mut tasks, mut addresses, mut listeners) = (JoinSet::new(), Vec::new(), Vec::new());
+
+        let mut tasks = JoinSet::new();
+        let mut addresses = Vec::new();
+        let mut listeners = Vec::new();
         let mut certificates = vec![CertificateFile::new(
             "",
             "engine",
@@ -115,13 +121,20 @@ impl Server {
             }));
             let place = format!("listen.{}", compiled.name);
             let address = compiled.config.address;
-            let socket = TcpListener::bind(address)
-                .await
-                .map_err(|cause| error(&place, format!("cannot listen on {address}: {cause}")))?;
-            let listener = Arc::new(open(compiled, &place, config.limits.client_ipv6_bits)?);
+            let socket = TcpListener::bind(address).await.map_err(|cause| {
+                start_error(&place, format!("cannot listen on {address}: {cause}"))
+            })?;
+
+            let listener = Arc::new(open_listener(
+                compiled,
+                &place,
+                config.limits.client_ipv6_bits,
+            )?);
             addresses.push((
                 Arc::clone(&listener.name),
-                socket.local_addr().map_err(|cause| error(&place, cause))?,
+                socket
+                    .local_addr()
+                    .map_err(|cause| start_error(&place, cause))?,
             ));
             listeners.push(Arc::clone(&listener));
             tasks.spawn(listener::accept(
@@ -131,8 +144,9 @@ impl Server {
                 stopped.clone(),
             ));
         }
+
         readiness.is_listening.store(true, Ordering::Relaxed);
-        tasks.spawn(watch(
+        tasks.spawn(watch_engine_and_files(
             Arc::clone(&relay),
             Arc::clone(&readiness),
             listeners,
@@ -161,14 +175,14 @@ impl Server {
     }
 
     /// Returns the reason why `/ready` fails, if it fails.
-    pub fn refusal(&self) -> Option<&'static str> {
-        self.readiness.refusal()
+    pub fn unready_reason(&self) -> Option<&'static str> {
+        self.readiness.unready_reason()
     }
 
     /// Returns the metrics as text.
-    pub fn metrics(&self) -> String {
-        self.relay.measure();
-        self.relay.metrics.text()
+    pub fn metrics_text(&self) -> String {
+        self.relay.update_gauges();
+        self.relay.metrics.to_text()
     }
 
     /// Stops accepting connections, waits up to `limits.drain_ms` for exchanges, and then ends the
@@ -176,7 +190,7 @@ impl Server {
     pub async fn shutdown(mut self) {
         self.readiness.is_draining.store(true, Ordering::Relaxed);
         let _ = self.stop.send(true);
-        if tokio::time::timeout(self.relay.limits.drain(), self.relay.is_drained())
+        if tokio::time::timeout(self.relay.limits.drain(), self.relay.wait_until_drained())
             .await
             .is_err()
         {
@@ -205,14 +219,18 @@ fn check_secrets(config: &Config) -> Result<(), StartError> {
     let engine = ("engine.key".to_owned(), Some(&*config.engine.key));
     for (place, file) in [engine].into_iter().chain(upstreams).chain(listeners) {
         if let Some(file) = file {
-            TrustedFile::open(file, FileKind::Secret).map_err(|cause| error(place, cause))?;
+            TrustedFile::open(file, FileKind::Secret).map_err(|cause| start_error(place, cause))?;
         }
     }
     Ok(())
 }
 
 /// Reads the files of a listener.
-fn open(compiled: CompiledListener, place: &str, ipv6_bits: u8) -> Result<Listener, StartError> {
+fn open_listener(
+    compiled: CompiledListener,
+    place: &str,
+    ipv6_bits: u8,
+) -> Result<Listener, StartError> {
     let config = compiled.config;
     let tls = match (config.certificate, config.key) {
         (Some(certificate), Some(key)) => {
@@ -221,27 +239,28 @@ fn open(compiled: CompiledListener, place: &str, ipv6_bits: u8) -> Result<Listen
                 key,
                 client_ca: config.client_ca,
             };
-            Some(ServerTls::load(files).map_err(|cause| error(place, cause))?)
+            Some(ServerTls::load(files).map_err(|cause| start_error(place, cause))?)
         }
         _ => None,
     };
+
     let clients = match (config.clients, &config.tokens) {
         (ClientsKind::Mtls, _) => {
-            Clients::certificates(config.principals.iter().map(String::as_str))
+            Clients::from_principals(config.principals.iter().map(String::as_str))
         }
         (ClientsKind::Bearer, Some(path)) => {
-            Clients::tokens(path).map_err(|cause| error(place, cause))?
+            Clients::read_tokens(path).map_err(|cause| start_error(place, cause))?
         }
         _ => Clients::Open,
     };
+
     let authority = match (&config.authority_certificate, &config.authority_key) {
         (Some(certificate), Some(key)) => {
-            let read = |path: &Path| {
-                std::fs::read_to_string(path)
-                    .map_err(|cause| error(place, format!("{}: {cause}", path.display())))
-            };
-            let key = secret(key).map_err(|cause| error(place, cause))?;
-            Some(Authority::load(&read(certificate)?, &key).map_err(|cause| error(place, cause))?)
+            let key = read_secret(key).map_err(|cause| start_error(place, cause))?;
+            let certificate = std::fs::read_to_string(certificate).map_err(|cause| {
+                start_error(place, format!("{}: {cause}", certificate.display()))
+            })?;
+            Some(Authority::load(&certificate, &key).map_err(|cause| start_error(place, cause))?)
         }
         _ => None,
     };
@@ -281,12 +300,12 @@ impl CertificateFile {
     }
 
     /// Reads the expiry of the file. Blocks.
-    fn read(&mut self) {
+    fn read_expiry(&mut self) {
         self.expires_unix_s = first_expiry(&self.file).or(self.expires_unix_s);
     }
 
     /// Sets the metric.
-    fn measure(&self, metrics: &Metrics) {
+    fn update_gauge(&self, metrics: &Metrics) {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
@@ -299,11 +318,11 @@ impl CertificateFile {
 
 /// Reloads the certificates of a listener if their files have changed. Returns false if the new
 /// files are rejected. Blocks.
-fn reload(listener: &Listener) -> bool {
+fn reload_certificates(listener: &Listener) -> bool {
     match listener.tls.as_ref().map(ServerTls::reload_if_changed) {
         Some(Ok(true)) => tracing::info!(listener = %listener.name, "certificates were reloaded"),
         Some(Err(cause)) => {
-            tracing::error!(listener = %listener.name, error = %cause, "certificates cannot be reloaded; the old ones stay");
+            tracing::error!(listener = %listener.name, error = %cause, "cannot reload the certificates; the old certificates stay in use");
             return false;
         }
         Some(Ok(false)) | None => {}
@@ -312,7 +331,7 @@ fn reload(listener: &Listener) -> bool {
 }
 
 /// Probes the engine and reloads certificates until `stop` becomes true.
-async fn watch(
+async fn watch_engine_and_files(
     relay: Arc<Relay>,
     readiness: Arc<Readiness>,
     listeners: Vec<Arc<Listener>>,
@@ -323,20 +342,21 @@ async fn watch(
         let is_ready = relay.engine.is_ready().await;
         if is_ready != readiness.has_engine.swap(is_ready, Ordering::Relaxed) {
             if is_ready {
-                tracing::info!("an engine answers");
+                tracing::info!("an engine responds");
             } else {
-                tracing::error!("no engine answers: requests with values to replace fail");
+                tracing::error!(
+                    "no engine responds: requests with values to replace fail; see engine.endpoints"
+                );
             }
         }
         relay.metrics.set_engine_ready(is_ready);
-        let (listeners_now, metrics) = (listeners.clone(), Arc::clone(&relay.metrics));
+
+        let listeners = listeners.clone();
+        let metrics = Arc::clone(&relay.metrics);
         let reloaded = tokio::task::spawn_blocking(move || {
             let mut rejected = Vec::new();
-            for listener in listeners_now
-                .iter()
-                .filter(|listener| listener.tls.is_some())
-            {
-                let is_accepted = reload(listener);
+            for listener in listeners.iter().filter(|listener| listener.tls.is_some()) {
+                let is_accepted = reload_certificates(listener);
                 metrics.set_certificates_rejected(&listener.name, !is_accepted);
                 rejected.extend((!is_accepted).then_some(listener));
             }
@@ -346,16 +366,16 @@ async fn watch(
                     .iter()
                     .all(|listener| listener.name != file.listener)
                 {
-                    file.read();
+                    file.read_expiry();
                 }
-                file.measure(&metrics);
+                file.update_gauge(&metrics);
             }
             certificates
         });
         certificates = reloaded.await.unwrap_or_default();
         tokio::select! {
             () = tokio::time::sleep(WATCH_EVERY) => {}
-            () = stops(&mut stop) => return,
+            () = wait_for_stop(&mut stop) => return,
         }
     }
 }

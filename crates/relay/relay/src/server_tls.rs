@@ -37,11 +37,11 @@ impl ServerTls {
     ///
     /// The first file that cannot be used.
     pub fn load(files: ServerFiles) -> Result<Self, TlsFileError> {
-        let stamp = files.stamp();
-        let config = files.config()?;
+        let digest = files.content_digest();
+        let config = files.new_config()?;
         Ok(Self {
             files,
-            current: Mutex::new((config, stamp)),
+            current: Mutex::new((config, digest)),
         })
     }
 
@@ -63,25 +63,25 @@ impl ServerTls {
     ///
     /// A file that cannot be used. The old configuration stays, and the next call tries again.
     pub fn reload_if_changed(&self) -> Result<bool, TlsFileError> {
-        // Take the stamp before the files are read, so that a later change gives another stamp.
-        let stamp = self.files.stamp();
+        // Compute the digest before the files are read, so that a later change has another digest.
+        let digest = self.files.content_digest();
         if self
             .current
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .1
-            == stamp
+            == digest
         {
             return Ok(false);
         }
-        let config = self.files.config()?;
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = (config, stamp);
+        let config = self.files.new_config()?;
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = (config, digest);
         Ok(true)
     }
 }
 
 impl ServerFiles {
-    fn stamp(&self) -> ContentDigest {
+    fn content_digest(&self) -> ContentDigest {
         ContentDigest::of(
             [
                 Some(&self.certificate),
@@ -94,7 +94,7 @@ impl ServerFiles {
         )
     }
 
-    fn config(&self) -> Result<Arc<ServerConfig>, TlsFileError> {
+    fn new_config(&self) -> Result<Arc<ServerConfig>, TlsFileError> {
         let provider = provider();
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -132,10 +132,10 @@ pub(crate) fn first_expiry(file: &Path) -> Option<i64> {
 }
 
 /// Reads a text file that only its owner and group can read, and only its owner can change.
-pub(crate) fn secret(file: &Path) -> Result<Zeroizing<String>, TlsFileError> {
+pub(crate) fn read_secret(file: &Path) -> Result<Zeroizing<String>, TlsFileError> {
     let mut bytes = trusted_file::read(file, FileKind::Secret, PEM_BYTES_MAX)?;
     let text = String::from_utf8(std::mem::take(&mut *bytes)).map(Zeroizing::new);
-    text.map_err(|_| TlsFileError::rejected(file, "is not text"))
+    text.map_err(|_| TlsFileError::rejected(file, "is not UTF-8 text"))
 }
 
 #[cfg(test)]

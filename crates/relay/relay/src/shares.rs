@@ -1,9 +1,9 @@
 //! Shares of clients: each client has its own permits, so no client can take all permits of a
 //! shared limit.
 //!
-//! A host can appear as several clients. It can have addresses in several networks, or an address
-//! on one listener and a name or token on another. A client must therefore leave a part of the
-//! permits that other clients do not use ([`leaves_others_their_part`]). A few clients together
+//! A host can appear as several clients: with addresses in several networks, or with an address on
+//! one listener and a name or token on another. A client must therefore leave a part of the
+//! permits that other clients do not use ([`leaves_enough_for_others`]). A few clients together
 //! then leave a part too.
 
 use std::collections::HashMap;
@@ -68,7 +68,7 @@ pub fn forwarded_address(headers: &HeaderMap) -> Option<IpAddr> {
 /// Returns true if a client that uses `used` of `left` leaves enough for others. `left` is the part
 /// of `total` that other clients do not use. The client must leave a quarter of it, or less if its
 /// share of the total is larger. A client can always use one.
-pub fn leaves_others_their_part(used: usize, left: usize, share: usize, total: usize) -> bool {
+pub fn leaves_enough_for_others(used: usize, left: usize, share: usize, total: usize) -> bool {
     let share = share.max(total - total / 4);
     used <= 1 || used as u128 * total as u128 <= left as u128 * share as u128
 }
@@ -84,7 +84,7 @@ impl fmt::Debug for ClientId {
     }
 }
 
-/// One semaphore per client.
+/// A semaphore per client.
 #[derive(Debug)]
 pub struct ClientShares {
     permits: usize,
@@ -108,13 +108,13 @@ impl ClientShares {
     }
 
     /// Returns the number of permits of one client.
-    pub const fn permits(&self) -> usize {
+    pub const fn permits_per_client(&self) -> usize {
         self.permits
     }
 
     /// Returns the share of a client. Permits must be taken from it as owned permits, which keep
     /// the share alive. A client without a permit has its whole share again.
-    pub fn of(&self, client: &ClientId) -> Arc<Semaphore> {
+    pub fn share_of(&self, client: &ClientId) -> Arc<Semaphore> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(share) = clients.shares.get(client).and_then(Weak::upgrade) {
             return share;
@@ -194,18 +194,18 @@ mod tests {
         let mut used = Vec::new();
         for _ in 0..4 {
             let most = (1..=free)
-                .take_while(|used| leaves_others_their_part(*used, free, 48, 64))
+                .take_while(|used| leaves_enough_for_others(*used, free, 48, 64))
                 .last();
             used.extend(most);
             free -= most.unwrap_or(0);
         }
         assert_eq!(used, [48, 12, 3, 1]);
         // A small share is not smaller because others use theirs.
-        assert!(leaves_others_their_part(10, 14, 10, 64));
-        assert!(!leaves_others_their_part(10, 13, 10, 64));
+        assert!(leaves_enough_for_others(10, 14, 10, 64));
+        assert!(!leaves_enough_for_others(10, 13, 10, 64));
         // The whole is for one client, where a proxy is the only one.
-        assert!(leaves_others_their_part(64, 64, 64, 64));
-        assert!(!leaves_others_their_part(65, 64, 64, 64));
+        assert!(leaves_enough_for_others(64, 64, 64, 64));
+        assert!(!leaves_enough_for_others(65, 64, 64, 64));
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
     fn a_client_has_its_share_and_no_other() {
         let shares = ClientShares::new(2);
         let (one, other) = (address("10.0.0.1"), address("10.0.0.2"));
-        let take = |client| shares.of(client).try_acquire_owned().ok();
+        let take = |client| shares.share_of(client).try_acquire_owned().ok();
         let held = [take(&one), take(&one)];
         assert!(held.iter().all(Option::is_some));
         assert!(take(&one).is_none());
@@ -240,13 +240,21 @@ mod tests {
     #[test]
     fn clients_that_left_are_forgotten() {
         let shares = ClientShares::new(1);
-        let stays = shares.of(&address("10.1.0.0")).try_acquire_owned().unwrap();
+        let stays = shares
+            .share_of(&address("10.1.0.0"))
+            .try_acquire_owned()
+            .unwrap();
         for last in 0..10_000_u32 {
             let client = ClientId::Address(IpAddr::V4(last.into()));
-            drop(shares.of(&client).try_acquire_owned().unwrap());
+            drop(shares.share_of(&client).try_acquire_owned().unwrap());
         }
         assert!(shares.clients.lock().unwrap().shares.len() <= 2 * ENTRIES_MIN);
-        assert!(shares.of(&address("10.1.0.0")).try_acquire_owned().is_err());
+        assert!(
+            shares
+                .share_of(&address("10.1.0.0"))
+                .try_acquire_owned()
+                .is_err()
+        );
         drop(stays);
     }
 }

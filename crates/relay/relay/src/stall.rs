@@ -40,7 +40,7 @@ struct ConnectionProgress {
 }
 
 impl ConnectionProgress {
-    fn taken(&self) -> u64 {
+    fn written_bytes(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
 
@@ -76,31 +76,31 @@ impl Offer {
         OFFER.try_with(Arc::clone).ok()
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn lock_waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records bytes that wait for the client.
-    pub fn give(&self, bytes: usize) {
-        let mut waiting = self.waiting();
+    pub fn add_waiting(&self, bytes: usize) {
+        let mut waiting = self.lock_waiting();
         waiting.bytes += bytes;
         if waiting.since.is_none() {
             self.connection
                 .waiting_streams
                 .fetch_add(1, Ordering::Relaxed);
-            self.begin_time(&mut waiting);
+            self.start_time_limit(&mut waiting);
         }
     }
 
-    fn begin_time(&self, waiting: &mut Waiting) {
+    fn start_time_limit(&self, waiting: &mut Waiting) {
         waiting.since = Some(Instant::now());
-        waiting.connection_taken = self.connection.taken();
+        waiting.connection_taken = self.connection.written_bytes();
         waiting.taken = 0;
     }
 
     /// Records bytes that the connection has written, or that were dropped.
-    pub fn take(&self, bytes: usize) {
-        let mut waiting = self.waiting();
+    pub fn remove_waiting(&self, bytes: usize) {
+        let mut waiting = self.lock_waiting();
         self.connection
             .taken
             .fetch_add(bytes as u64, Ordering::Relaxed);
@@ -116,13 +116,13 @@ impl Offer {
             }
             waker.into_iter().for_each(Waker::wake);
         } else if waiting.taken >= PROGRESS_BYTES_MIN {
-            self.begin_time(&mut waiting);
+            self.start_time_limit(&mut waiting);
         }
     }
 
     /// Waits until no bytes wait. Only one task can wait.
     pub fn poll_all_taken(&self, cx: &Context<'_>) -> Poll<()> {
-        let mut waiting = self.waiting();
+        let mut waiting = self.lock_waiting();
         if waiting.bytes == 0 {
             return Poll::Ready(());
         }
@@ -132,47 +132,48 @@ impl Offer {
 
     /// Returns true if bytes have waited for `time`.
     pub fn has_waited(&self, time: Duration, now: Instant) -> bool {
-        self.due(time, now) <= now
+        self.time_limit_end(time, now) <= now
     }
 
     /// Returns the end of the time limit. If no bytes wait yet, the limit starts now.
-    fn due(&self, time: Duration, now: Instant) -> Instant {
-        self.waiting().since.unwrap_or(now) + time
+    fn time_limit_end(&self, time: Duration, now: Instant) -> Instant {
+        self.lock_waiting().since.unwrap_or(now) + time
     }
 
     /// Waits until bytes have waited for `time` although the connection had the chance to write
     /// them, or writes nothing at all. Safe to drop.
-    pub async fn stalls(&self, time: Duration) {
+    pub async fn wait_until_stalled(&self, time: Duration) {
         // The start of the time limit at the last check, and the bytes that the connection had
         // written then.
-        let mut looked_at = (None, 0);
+        let mut last_check = (None, 0);
         loop {
             let now = Instant::now();
-            let due = self.due(time, now);
+            let due = self.time_limit_end(time, now);
             if due > now {
                 sleep_until(due).await;
                 continue;
             }
-            let taken = self.connection.taken();
-            let (since, taken_at_begin) = {
-                let waiting = self.waiting();
+            let taken = self.connection.written_bytes();
+            let (since, taken_at_start) = {
+                let waiting = self.lock_waiting();
                 (waiting.since, waiting.connection_taken)
             };
-            let taken_before = if looked_at.0 == since {
-                looked_at.1
+            let taken_before = if last_check.0 == since {
+                last_check.1
             } else {
-                taken_at_begin
+                taken_at_start
             };
+
             // h2 sends one frame of each stream in rotation. Until each stream has sent one, the
             // client could not read this stream's bytes.
-            let had_its_turn =
-                taken - taken_at_begin >= self.connection.of_each_stream(FRAME_BYTES_MAX);
+            let had_chance =
+                taken - taken_at_start >= self.connection.of_each_stream(FRAME_BYTES_MAX);
             let connection_stalls =
                 taken - taken_before < self.connection.of_each_stream(PROGRESS_BYTES_MIN);
-            if had_its_turn || connection_stalls {
+            if had_chance || connection_stalls {
                 return;
             }
-            looked_at = (since, taken);
+            last_check = (since, taken);
             sleep_until(now + time).await;
         }
     }
@@ -189,7 +190,7 @@ pub struct OfferedBytes {
 impl OfferedBytes {
     /// Offers bytes to the client.
     pub fn new(bytes: Bytes, offer: &Arc<Offer>) -> Self {
-        offer.give(bytes.len());
+        offer.add_waiting(bytes.len());
         Self {
             bytes,
             offer: Arc::clone(offer),
@@ -208,13 +209,13 @@ impl Buf for OfferedBytes {
 
     fn advance(&mut self, bytes: usize) {
         self.bytes.advance(bytes);
-        self.offer.take(bytes);
+        self.offer.remove_waiting(bytes);
     }
 }
 
 impl Drop for OfferedBytes {
     fn drop(&mut self) {
-        self.offer.take(self.bytes.len());
+        self.offer.remove_waiting(self.bytes.len());
     }
 }
 
@@ -250,7 +251,7 @@ where
             let watched = Arc::clone(&offer);
             tokio::select! {
                 _ = OFFER.scope(offer, stream) => {}
-                () = watched.stalls(time) => {}
+                () = watched.wait_until_stalled(time) => {}
             }
         });
     }
@@ -267,7 +268,7 @@ mod tests {
 
     /// Seconds until a stream with this work ends, or `None` if it still runs after 1,000 s.
     async fn seconds<F: Future<Output = ()> + Send + 'static>(work: F) -> Option<u64> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let (held, ended) = oneshot::channel::<()>();
         StreamExecutor::new(TIME).execute(async move {
             let _held = held;
@@ -276,11 +277,11 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(1_000), ended)
             .await
             .ok()
-            .map(|_| begun.elapsed().as_secs())
+            .map(|_| started.elapsed().as_secs())
     }
 
     /// Gives bytes to the client of the running stream.
-    fn give(bytes: usize) -> OfferedBytes {
+    fn add_waiting(bytes: usize) -> OfferedBytes {
         OfferedBytes::new(Bytes::from(vec![0; bytes]), &Offer::of_task().unwrap())
     }
 
@@ -288,7 +289,7 @@ mod tests {
     /// pauses of this many seconds.
     async fn seconds_of_reader(waiting: usize, taken: usize, pause: u64) -> Option<u64> {
         let work = async move {
-            let mut bytes = give(waiting);
+            let mut bytes = add_waiting(waiting);
             for _ in 0..10 {
                 sleep(Duration::from_secs(pause)).await;
                 bytes.advance(taken);
@@ -305,19 +306,19 @@ mod tests {
         assert_eq!(seconds(forever()).await, None);
         assert_eq!(seconds(sleep(Duration::from_secs(100))).await, Some(100));
         let stalls = seconds(async {
-            let _bytes = give(1);
+            let _bytes = add_waiting(1);
             std::future::pending().await
         });
         assert_eq!(stalls.await, Some(15));
         // Bytes that are all taken, or dropped, wait no longer.
         for taken in [0, 1_000] {
             let rests = seconds(async move {
-                let mut bytes = give(1_000);
+                let mut bytes = add_waiting(1_000);
                 sleep(Duration::from_secs(10)).await;
                 bytes.advance(taken);
                 drop(bytes);
                 sleep(Duration::from_secs(100)).await;
-                let _bytes = give(1);
+                let _bytes = add_waiting(1);
                 std::future::pending().await
             });
             assert_eq!(rests.await, Some(125), "{taken}");
@@ -339,15 +340,15 @@ mod tests {
     /// that takes these bytes each second.
     async fn seconds_beside_a_reader(taken: usize) -> Option<u64> {
         let executor = StreamExecutor::new(TIME);
-        let begun = Instant::now();
+        let started = Instant::now();
         let (held, ended) = oneshot::channel::<()>();
         executor.execute(async move {
             let _held = held;
-            let _bytes = give(64 << 10);
+            let _bytes = add_waiting(64 << 10);
             std::future::pending::<()>().await;
         });
         executor.execute(async move {
-            let mut bytes = give(4 << 20);
+            let mut bytes = add_waiting(4 << 20);
             loop {
                 sleep(Duration::from_secs(1)).await;
                 bytes.advance(taken);
@@ -356,7 +357,7 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(1_000), ended)
             .await
             .ok()
-            .map(|_| begun.elapsed().as_secs())
+            .map(|_| started.elapsed().as_secs())
     }
 
     #[tokio::test(start_paused = true)]

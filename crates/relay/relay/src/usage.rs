@@ -14,13 +14,13 @@ pub struct Usage {
 
 impl Usage {
     /// Adds bytes of the request's body.
-    pub fn received(&self, bytes: usize) {
+    pub fn add_received(&self, bytes: usize) {
         self.received_bytes
             .fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Adds a request to the engine, with its number of values and its time.
-    pub fn engine(&self, values: usize, time: Duration) {
+    pub fn add_engine_request(&self, values: usize, time: Duration) {
         self.values.fetch_add(values as u64, Ordering::Relaxed);
         self.engine_us.fetch_add(
             u64::try_from(time.as_micros()).unwrap_or(u64::MAX),

@@ -36,11 +36,11 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 
 use crate::body::Outgoing;
 use crate::edit::{Editor, Extent};
-use crate::engine::{Scope, joined};
+use crate::engine::{Scope, join_frames};
 use crate::error::{Failure, Reason};
 use crate::memory::{Account, Reservation};
 use crate::message::scanner_limits;
-use crate::relay::{Peer, Relay, stops};
+use crate::relay::{Peer, Relay, wait_for_stop};
 use crate::shares::{ClientId, ClientShares};
 use crate::stall::Offer;
 use crate::upstream::body::UpstreamBody;
@@ -92,27 +92,35 @@ impl Sessions {
     ///
     /// # Errors
     /// All permits of the route, of the client or of the upstream are in use.
-    pub fn permit(&self, client: &ClientId, upstream: &Arc<Semaphore>) -> Result<Permit, Failure> {
-        let take = |permits: Arc<Semaphore>, limit| {
-            permits
-                .try_acquire_owned()
-                .map_err(|_| Failure::request(Reason::Busy(limit)))
-        };
+    pub fn take_permits(
+        &self,
+        client: &ClientId,
+        upstream: &Arc<Semaphore>,
+    ) -> Result<Permit, Failure> {
         Ok(Permit([
-            take(
-                self.clients.of(client),
+            take_permit(
+                self.clients.share_of(client),
                 "websockets_per_client_max WebSockets of the client are open",
             )?,
-            take(
+            take_permit(
                 Arc::clone(&self.permits),
                 "websockets_max WebSockets of the route are open",
             )?,
-            take(
+            take_permit(
                 Arc::clone(upstream),
                 "websockets_max WebSockets of the upstream are open",
             )?,
         ]))
     }
+}
+
+fn take_permit(
+    permits: Arc<Semaphore>,
+    limit: &'static str,
+) -> Result<OwnedSemaphorePermit, Failure> {
+    permits
+        .try_acquire_owned()
+        .map_err(|_| Failure::request(Reason::Busy(limit)))
 }
 
 /// Permission for one session.
@@ -138,9 +146,9 @@ pub struct Handshake {
 /// # Errors
 /// The handshake is malformed or has a body, the route or the origin does not permit it, or too
 /// many sessions are open.
-pub fn handshake(
+pub fn take_handshake(
     sessions: &Sessions,
-    of_upstream: &Arc<Semaphore>,
+    upstream_permits: &Arc<Semaphore>,
     parts: &mut Parts,
     has_body: bool,
     client: &ClientId,
@@ -148,49 +156,45 @@ pub fn handshake(
     if !is_handshake(sessions, parts, has_body)? {
         return Ok(None);
     }
-    let (key, upgrade) = (
-        parts.headers.get(SEC_WEBSOCKET_KEY).cloned(),
-        parts.extensions.remove::<OnUpgrade>(),
-    );
+    let key = parts.headers.get(SEC_WEBSOCKET_KEY).cloned();
+    let upgrade = parts.extensions.remove::<OnUpgrade>();
     let Some((key, client_upgrade)) = key.zip(upgrade) else {
-        return Err(malformed());
+        return Err(malformed_handshake());
     };
     Ok(Some(Handshake {
         key,
         client: client_upgrade,
-        permit: sessions.permit(client, of_upstream)?,
+        permit: sessions.take_permits(client, upstream_permits)?,
     }))
 }
 
-const fn malformed() -> Failure {
+const fn malformed_handshake() -> Failure {
     Failure::request(Reason::Ambiguous("the WebSocket handshake is malformed"))
 }
 
 /// Returns true if a request asks for a WebSocket.
 fn is_handshake(sessions: &Sessions, parts: &Parts, has_body: bool) -> Result<bool, Failure> {
     let headers = &parts.headers;
-    let asks = headers
+    let is_requested = headers
         .get(UPGRADE)
         .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"));
-    if !asks {
+    if !is_requested {
         return Ok(false);
     }
     let Some(origins) = &sessions.origins else {
         return Err(Failure::request(Reason::Forbidden(
-            "the route allows no WebSocket",
+            "the route does not permit WebSockets: it has no websocket_origins",
         )));
     };
-    let only = |name: HeaderName| {
-        let mut values = headers.get_all(name).iter();
-        values.next().filter(|_| values.next().is_none())
-    };
+
     let is_valid = parts.method == Method::GET
         && parts.version == Version::HTTP_11
-        && only(SEC_WEBSOCKET_VERSION).is_some_and(|value| value == "13")
-        && only(SEC_WEBSOCKET_KEY).is_some_and(|value| value.len() == 24);
+        && only_value(headers, SEC_WEBSOCKET_VERSION).is_some_and(|value| value == "13")
+        && only_value(headers, SEC_WEBSOCKET_KEY).is_some_and(|value| value.len() == 24);
     if !is_valid {
-        return Err(malformed());
+        return Err(malformed_handshake());
     }
+
     let has_length = headers
         .get_all(CONTENT_LENGTH)
         .iter()
@@ -200,6 +204,7 @@ fn is_handshake(sessions: &Sessions, parts: &Parts, has_body: bool) -> Result<bo
             "a WebSocket handshake with a body",
         )));
     }
+
     // A client other than a browser sends no origin.
     let mut sent = headers.get_all(ORIGIN).iter();
     if !sent.all(|origin| {
@@ -214,8 +219,14 @@ fn is_handshake(sessions: &Sessions, parts: &Parts, has_body: bool) -> Result<bo
     Ok(true)
 }
 
+/// Returns the value of a header that occurs once.
+fn only_value(headers: &HeaderMap, name: HeaderName) -> Option<&HeaderValue> {
+    let mut values = headers.get_all(name).iter();
+    values.next().filter(|_| values.next().is_none())
+}
+
 /// Sets the headers of a handshake to the upstream. Hop-by-hop headers must already be removed.
-pub fn ask_upstream(headers: &mut HeaderMap) {
+pub fn set_upstream_headers(headers: &mut HeaderMap) {
     headers.remove(SEC_WEBSOCKET_EXTENSIONS);
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
@@ -226,14 +237,14 @@ pub fn ask_upstream(headers: &mut HeaderMap) {
 ///
 /// # Errors
 /// The response does not match the handshake.
-fn accept(key: &HeaderValue, headers: &mut HeaderMap) -> Result<(), Failure> {
+fn check_accepted(key: &HeaderValue, headers: &mut HeaderMap) -> Result<(), Failure> {
     let expected = derive_accept_key(key.as_bytes());
     let accepted = headers
         .get(SEC_WEBSOCKET_ACCEPT)
         .is_some_and(|sent| sent.as_bytes() == expected.as_bytes());
     if !accepted || headers.contains_key(SEC_WEBSOCKET_EXTENSIONS) {
         return Err(Failure::response(Reason::UpstreamBroken(
-            "the WebSocket handshake was not accepted",
+            "the upstream did not accept the WebSocket handshake",
         )));
     }
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
@@ -246,7 +257,7 @@ fn accept(key: &HeaderValue, headers: &mut HeaderMap) -> Result<(), Failure> {
 /// # Errors
 /// [`Reason::UpstreamBroken`] if the upstream did not accept the handshake. [`Reason::Busy`] if no
 /// connection permit is left.
-pub fn start(
+pub fn start_session(
     relay: &Arc<Relay>,
     peer: &Arc<Peer>,
     (request, response_scope): (Arc<Scope>, Arc<Scope>),
@@ -263,33 +274,27 @@ pub fn start(
     let (mut parts, body) = response.into_parts();
     crate::headers::forward_response(&mut parts.headers, &request.route.via, "1.1");
     if response_scope.direction().reveals() {
-        crate::headers::revealed(&mut parts.headers);
+        crate::headers::forbid_caching(&mut parts.headers);
     }
-    accept(&key, &mut parts.headers)?;
+    check_accepted(&key, &mut parts.headers)?;
+
     // hyper no longer manages the connection of a session. The session therefore has its own
     // permit, which a drain waits for.
     let connection = relay
         .connection_permit()
         .ok_or_else(|| Failure::response(Reason::Busy("limits.connections_max are open")))?;
     // Each engine request of a session has the engine's own deadline, not that of the handshake.
-    let endless = |scope: &Scope| {
-        Arc::new(Scope {
-            deadline: None,
-            ..scope.clone()
-        })
-    };
-    let (request, response_scope) = (endless(&request), endless(&response_scope));
     let session = Session {
         relay: Arc::clone(relay),
-        request,
-        response: response_scope,
+        request: without_deadline(&request),
+        response: without_deadline(&response_scope),
         account,
         last_message: LastMessage::now(),
         stop: peer.stop.clone(),
     };
     // Counted before the response is sent, so that every client with a response is counted. The
     // metric is dropped last: when it no longer counts a session, the permits are already released.
-    let open = (permit, connection, relay.metrics.websocket());
+    let open = (permit, connection, relay.metrics.count_open_websocket());
     tokio::spawn(async move {
         let _open = open;
         let upgraded = tokio::try_join!(client, upstream);
@@ -303,6 +308,13 @@ pub fn start(
     });
     parts.extensions.clear();
     Ok(Response::from_parts(parts, Outgoing::empty()))
+}
+
+fn without_deadline(scope: &Scope) -> Arc<Scope> {
+    Arc::new(Scope {
+        deadline: None,
+        ..scope.clone()
+    })
 }
 
 /// A session.
@@ -340,9 +352,11 @@ impl Session {
             self.account.clone(),
             CONTROL_HEADER_BYTES,
         );
-        let (client_memory, client_offer) = (client.memory.clone(), Arc::clone(&client.offer));
-        let (upstream_memory, upstream_offer) =
-            (upstream.memory.clone(), Arc::clone(&upstream.offer));
+        let client_memory = client.memory.clone();
+        let client_offer = Arc::clone(&client.offer);
+        let upstream_memory = upstream.memory.clone();
+        let upstream_offer = Arc::clone(&upstream.offer);
+
         let client = WebSocketStream::from_raw_socket(client, Role::Server, Some(config)).await;
         let upstream = WebSocketStream::from_raw_socket(upstream, Role::Client, Some(config)).await;
         let (mut to_client, mut from_client) = client.split();
@@ -351,8 +365,9 @@ impl Session {
         let ended = {
             let to_upstream = (&mut to_upstream, &*upstream_offer);
             let to_client = (&mut to_client, &*client_offer);
-            let outward = self.carry(&self.request, &client_memory, &mut from_client, to_upstream);
-            let inward = self.carry(
+            let outward =
+                self.forward_messages(&self.request, &client_memory, &mut from_client, to_upstream);
+            let inward = self.forward_messages(
                 &self.response,
                 &upstream_memory,
                 &mut from_upstream,
@@ -361,10 +376,11 @@ impl Session {
             tokio::select! {
                 ended = outward => ended,
                 ended = inward => ended,
-                () = self.last_message.ages(self.relay.limits.websocket_idle()) => close(CloseCode::Away, "idle"),
-                () = stops(&mut stop) => close(CloseCode::Away, "the relay is shutting down"),
+                () = self.last_message.wait_until_old(self.relay.limits.websocket_idle()) => close(CloseCode::Away, "idle"),
+                () = wait_for_stop(&mut stop) => close(CloseCode::Away, "the relay is shutting down"),
             }
         };
+
         let frame = Message::Close(Some(ended));
         let _ = timeout(CLOSE_MAX, async {
             tokio::join!(to_client.send(frame.clone()), to_upstream.send(frame))
@@ -380,7 +396,7 @@ impl Session {
     }
 
     /// Forwards messages in one direction. Returns the reason of the end.
-    async fn carry(
+    async fn forward_messages(
         &self,
         scope: &Arc<Scope>,
         memory: &MessageMemory,
@@ -391,20 +407,20 @@ impl Session {
             let message = match from.next().await {
                 None => return close(CloseCode::Normal, ""),
                 Some(Err(error)) => return failed_read(&error),
-                Some(Ok(Message::Close(frame))) => return forwarded(scope, frame),
+                Some(Ok(Message::Close(frame))) => return close_frame_for(scope, frame),
                 Some(Ok(message)) => message,
             };
             if matches!(message, Message::Text(_) | Message::Binary(_)) {
-                self.last_message.comes();
+                self.last_message.update();
             } else {
-                memory.took_control(message.len());
+                memory.release_control(message.len());
             }
-            let edited = match self.edit(scope, message).await {
+            let edited = match self.edit_message(scope, message).await {
                 Ok(Some(edited)) => edited,
                 Ok(None) => continue,
                 Err(frame) => return frame,
             };
-            if send(
+            if send_message(
                 to,
                 offer,
                 &self.last_message,
@@ -421,7 +437,7 @@ impl Session {
     }
 
     /// Edits one message. Returns `None` for control frames, which each side handles separately.
-    async fn edit(
+    async fn edit_message(
         &self,
         scope: &Arc<Scope>,
         message: Message,
@@ -447,6 +463,7 @@ impl Session {
                 Err(close(CloseCode::Unsupported, "no rule for messages"))
             };
         };
+
         let bytes = Bytes::copy_from_slice(text.as_bytes());
         let source = http_body_util::Full::new(bytes)
             .map_err(|never| match never {})
@@ -455,10 +472,8 @@ impl Session {
         let extent = Extent::Held {
             bytes_max: direction.body_bytes_max,
         };
-        let (engine, memory) = (
-            self.relay.engine.clone(),
-            self.account.clone().reservation(),
-        );
+        let engine = self.relay.engine.clone();
+        let memory = self.account.clone().new_reservation();
         let mut editor = Editor::new(
             source,
             None,
@@ -468,9 +483,10 @@ impl Session {
             extent,
             memory,
         );
-        match editor.collect().await {
+
+        match editor.collect_frames().await {
             Ok(frames) => {
-                let bytes = joined(frames);
+                let bytes = join_frames(frames);
                 if std::str::from_utf8(&bytes).is_err() {
                     return Err(close(CloseCode::Invalid, "the message is not UTF-8"));
                 }
@@ -511,7 +527,7 @@ impl Edited {
 
 /// Sends a message. Fails if the other side is gone, or does not read enough of the message within
 /// `time`.
-async fn send<S>(
+async fn send_message<S>(
     to: &mut S,
     offer: &Offer,
     last: &LastMessage,
@@ -529,13 +545,13 @@ where
     loop {
         let part = bytes.split_to(bytes.len().min(FRAME_BYTES_MAX));
         let frame = Frame::message(part, OpCode::Data(kind), bytes.is_empty());
-        offer.give(frame.len());
+        offer.add_waiting(frame.len());
         tokio::select! {
             sent = to.send(Message::Frame(frame)) => sent.map_err(drop)?,
-            () = offer.stalls(time) => return Err(()),
+            () = offer.wait_until_stalled(time) => return Err(()),
         }
         // A slow reader can need more time for a long message than the idle timeout of the session.
-        last.comes();
+        last.update();
         if bytes.is_empty() {
             return Ok(());
         }
@@ -545,7 +561,7 @@ where
 
 /// Returns the close frame for the other side. The reason text passes only if no rules exist for
 /// its direction.
-fn forwarded(scope: &Scope, frame: Option<CloseFrame>) -> CloseFrame {
+fn close_frame_for(scope: &Scope, frame: Option<CloseFrame>) -> CloseFrame {
     let Some(frame) = frame else {
         return close(CloseCode::Normal, "");
     };
@@ -566,12 +582,12 @@ impl LastMessage {
         Self(Mutex::new(Instant::now()))
     }
 
-    fn comes(&self) {
+    fn update(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
     /// Waits until the last message is `time` old. Safe to drop.
-    async fn ages(&self, time: Duration) {
+    async fn wait_until_old(&self, time: Duration) {
         loop {
             let due = *self.0.lock().unwrap_or_else(PoisonError::into_inner) + time;
             if due <= Instant::now() {
@@ -615,7 +631,7 @@ impl MessageMemory {
         received.pending += bytes;
         received
             .reservation
-            .at_least(received.memory_bytes())
+            .grow_to(received.memory_bytes())
             .map_err(|reason| {
                 let kind = if matches!(reason, Reason::TooLarge(..)) {
                     io::ErrorKind::FileTooLarge
@@ -628,7 +644,7 @@ impl MessageMemory {
 
     /// Records that a control frame is no longer held. A control frame can arrive between two
     /// frames of a message.
-    fn took_control(&self, bytes: usize) {
+    fn release_control(&self, bytes: usize) {
         let received = &mut *self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         received.pending = received
             .pending
@@ -640,7 +656,7 @@ impl MessageMemory {
         let received = &mut *self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         received.longest = received.longest.max(received.pending);
         received.pending = 0;
-        received.reservation.at_most(received.memory_bytes());
+        received.reservation.shrink_to(received.memory_bytes());
     }
 }
 
@@ -657,7 +673,7 @@ impl<T> Counted<T> {
         let received = Received {
             pending: 0,
             longest: 0,
-            reservation: account.reservation(),
+            reservation: account.new_reservation(),
         };
         let counted = Arc::new(Mutex::new(received));
         Self {
@@ -697,7 +713,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.io).poll_write(cx, bytes);
         if let Poll::Ready(Ok(written)) = polled {
-            self.offer.take(written);
+            self.offer.remove_waiting(written);
         }
         polled
     }
@@ -756,16 +772,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn messages_of_either_direction_keep_a_session_open() {
         let last = LastMessage::now();
-        let begun = Instant::now();
+        let started = Instant::now();
         let messages = async {
             for _ in 0..10 {
                 tokio::time::sleep(Duration::from_secs(10)).await;
-                last.comes();
+                last.update();
             }
         };
         let ages = async {
-            last.ages(Duration::from_secs(15)).await;
-            begun.elapsed().as_secs()
+            last.wait_until_old(Duration::from_secs(15)).await;
+            started.elapsed().as_secs()
         };
         assert_eq!(tokio::join!(messages, ages).1, 115);
     }
@@ -792,15 +808,15 @@ mod tests {
                 far.read_exact(&mut bytes).await.unwrap();
             }
         };
-        let begun = Instant::now();
+        let started = Instant::now();
         let last = LastMessage::now();
         let message = Edited::unchanged(OpData::Text, Bytes::from(vec![b'x'; len]));
         let is_sent = tokio::select! {
-            sent = send(&mut to, &offer, &last, message, Duration::from_secs(15)) => sent.is_ok(),
-            () = last.ages(Duration::from_secs(idle)) => false,
+            sent = send_message(&mut to, &offer, &last, message, Duration::from_secs(15)) => sent.is_ok(),
+            () = last.wait_until_old(Duration::from_secs(idle)) => false,
             () = reading => unreachable!(),
         };
-        (is_sent, begun.elapsed().as_secs())
+        (is_sent, started.elapsed().as_secs())
     }
 
     #[tokio::test(start_paused = true)]
@@ -844,7 +860,7 @@ mod tests {
             ));
             let message = Edited::unchanged(OpData::Text, Bytes::from(vec![b'x'; len]));
             let last = LastMessage::now();
-            send(
+            send_message(
                 &mut to,
                 &Offer::default(),
                 &last,
@@ -885,14 +901,14 @@ mod tests {
         };
         let Counted { memory, .. } = Counted::new((), account, CONTROL_HEADER_BYTES);
         // Three budgets count here.
-        let used = || budget.used(1 << 20) / 3;
+        let used = || budget.used_bytes(1 << 20) / 3;
         // Pings between the frames of a message are not held, however many there are.
         memory.add(50_000).unwrap();
         let before = used();
         assert!((100_000..110_000).contains(&before), "{before}");
         for _ in 0..10_000 {
             memory.add(125 + CONTROL_HEADER_BYTES).unwrap();
-            memory.took_control(125);
+            memory.release_control(125);
         }
         assert_eq!(used(), before);
         // The buffer of a frame stays with its connection, for later frames too.

@@ -50,12 +50,15 @@ fn the_sample_is_valid() {
 
 #[test]
 fn the_guide_names_every_metric() {
-    let guide = read("docs/relay.md");
+    let guide = read("docs/operators/relay-run.md");
     let metrics = Metrics::docs();
     assert!(metrics.len() >= 15, "{metrics:?}");
     // The guide names the family.
     for metric in metrics.iter().filter(|metric| metric.kind != "info") {
         let name = metric.name.trim_end_matches("_total");
-        assert!(guide.contains(name), "docs/relay.md does not name {name}");
+        assert!(
+            guide.contains(name),
+            "docs/operators/relay-run.md does not name {name}"
+        );
     }
 }

@@ -57,7 +57,7 @@ fn check(server: &AdminServer, method: &str, path: &str, status: u16, body: &str
 }
 
 #[test]
-fn every_path_and_method_has_its_response() {
+fn paths_and_methods_have_their_responses() {
     let server = start();
     let unknown = "try /live, /ready or /metrics\n";
     for (method, path, status, body) in [
@@ -123,7 +123,7 @@ fn a_connection_carries_many_requests() {
 }
 
 #[test]
-fn what_is_not_http_is_closed() {
+fn connections_without_http_are_closed() {
     let server = start();
     let long = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(100_000));
     for bytes in [
@@ -204,7 +204,7 @@ fn a_slow_writer_is_cut_off() {
 }
 
 #[test]
-fn it_answers_while_every_core_is_busy() {
+fn admin_server_responds_while_all_cores_are_busy() {
     let server = start();
     let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let cores = thread::available_parallelism().map_or(2, usize::from);

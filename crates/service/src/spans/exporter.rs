@@ -128,7 +128,7 @@ struct Sender {
 
 /// The reason why spans were not delivered.
 #[derive(Debug, thiserror::Error)]
-enum ExportFault {
+enum ExportFailure {
     #[error(transparent)]
     Http(#[from] HttpClientError),
     #[error("the collector answers {status}")]
@@ -140,7 +140,7 @@ enum ExportFault {
     Unreadable,
 }
 
-impl ExportFault {
+impl ExportFailure {
     /// Returns true if OTLP permits a retry after this response.
     fn may_pass(&self) -> bool {
         match self {
@@ -158,16 +158,16 @@ impl Sender {
         tokio::select! {
             // Dropping the engine without a stop request also ends this wait.
             _ = stopped => (),
-            () = self.work(&mut queue, &mut batch) => (),
+            () = self.send_batches(&mut queue, &mut batch) => (),
         }
         queue.close();
         let left = async {
             loop {
-                self.fill(&mut queue, &mut batch);
+                self.fill_batch(&mut queue, &mut batch);
                 if batch.is_empty() {
                     return;
                 }
-                self.deliver(&mut batch, 1).await;
+                self.deliver_batch(&mut batch, 1).await;
             }
         };
         let in_time = timeout(self.settings.timeout, left).await.is_ok();
@@ -185,19 +185,19 @@ impl Sender {
     }
 
     /// Sends one batch after another. If the future is dropped, unsent spans stay in `batch`.
-    async fn work(&self, queue: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>) {
+    async fn send_batches(&self, queue: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>) {
         while let Some(first) = queue.recv().await {
             batch.push(first);
             tokio::select! {
                 () = sleep(self.settings.batch) => (),
                 () = self.full.notified() => (),
             }
-            self.fill(queue, batch);
-            self.deliver(batch, ATTEMPTS_MAX).await;
+            self.fill_batch(queue, batch);
+            self.deliver_batch(batch, ATTEMPTS_MAX).await;
         }
     }
 
-    fn fill(&self, queue: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>) {
+    fn fill_batch(&self, queue: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>) {
         while batch.len() < self.settings.batch_spans {
             let Ok(span) = queue.try_recv() else { return };
             batch.push(span);
@@ -205,31 +205,29 @@ impl Sender {
     }
 
     /// Sends a batch and empties it, whether the attempts succeed or fail.
-    async fn deliver(&self, batch: &mut Vec<Span>, attempts: u32) {
-        let (count, body) = (
-            batch.len() as u64,
-            Bytes::from(span::request(&self.service, batch)),
-        );
-        let mut refused = count;
+    async fn deliver_batch(&self, batch: &mut Vec<Span>, attempts: u32) {
+        let count = batch.len() as u64;
+        let body = Bytes::from(span::export_request(&self.service, batch));
+        let mut rejected = count;
         for attempt in 1..=attempts {
-            let fault = match within(self.settings.timeout, self.post(body.clone())).await {
+            let failure = match within(self.settings.timeout, self.post_batch(body.clone())).await {
                 Ok(some) => {
-                    refused = some.min(count);
+                    rejected = some.min(count);
                     if self.is_failing.replace(false) {
                         tracing::info!("spans reach the collector again");
                     }
                     break;
                 }
-                Err(fault) => fault,
+                Err(failure) => failure,
             };
             if !self.is_failing.replace(true) {
-                tracing::warn!(%fault, spans = count, "spans do not reach the collector");
+                tracing::warn!(fault = %failure, spans = count, "spans do not reach the collector");
             }
-            if !fault.may_pass() || attempt == attempts {
+            if !failure.may_pass() || attempt == attempts {
                 break;
             }
-            sleep(match fault {
-                ExportFault::Status {
+            sleep(match failure {
+                ExportFailure::Status {
                     retry_after: Some(asked),
                     ..
                 } => asked,
@@ -238,18 +236,18 @@ impl Sender {
             .await;
         }
         batch.clear();
-        self.metrics.leave(SpanOutcome::Sent, count - refused);
-        self.metrics.leave(SpanOutcome::Undelivered, refused);
+        self.metrics.leave(SpanOutcome::Sent, count - rejected);
+        self.metrics.leave(SpanOutcome::Undelivered, rejected);
     }
 
     /// Makes one attempt. Returns the number of spans that the collector rejected.
-    async fn post(&self, body: Bytes) -> Result<u64, ExportFault> {
+    async fn post_batch(&self, body: Bytes) -> Result<u64, ExportFailure> {
         let request = Request::post(&*self.endpoint.path)
             .header(CONTENT_TYPE, "application/json")
             .header(USER_AGENT, concat!("sealwire/", env!("CARGO_PKG_VERSION")))
             .header(CONNECTION, "close")
             .body(Full::new(body))
-            .map_err(|_| ExportFault::Unreadable)?;
+            .map_err(|_| ExportFailure::Unreadable)?;
         let mut connection = HttpConnection::open(
             &self.endpoint.origin,
             &Transport::Plain,
@@ -264,14 +262,16 @@ impl Sender {
                 .get(RETRY_AFTER)
                 .and_then(|after| after.to_str().ok()?.parse().ok());
             let retry_after = seconds.map(|seconds| Duration::from_secs(seconds).min(PAUSE_MAX));
-            return Err(ExportFault::Status {
+            return Err(ExportFailure::Status {
                 status,
                 retry_after,
             });
         }
         // The spans have arrived. They are not sent again if only the response is incomplete.
-        let answer = read_body(response.into_body(), ANSWER_BYTES_MAX).await;
-        Ok(rejected(&answer.map_err(|_| ExportFault::Unreadable)?))
+        let response = read_body(response.into_body(), ANSWER_BYTES_MAX).await;
+        Ok(rejected_spans(
+            &response.map_err(|_| ExportFailure::Unreadable)?,
+        ))
     }
 }
 
@@ -284,9 +284,9 @@ fn pause_after(attempt: u32) -> Duration {
 
 /// Returns the number of spans that an `ExportTraceServiceResponse` reports as rejected, or 0 if
 /// the response reports none.
-fn rejected(answer: &[u8]) -> u64 {
-    let answer: serde_json::Value = serde_json::from_slice(answer).unwrap_or_default();
-    let rejected = &answer["partialSuccess"]["rejectedSpans"];
+fn rejected_spans(response: &[u8]) -> u64 {
+    let response: serde_json::Value = serde_json::from_slice(response).unwrap_or_default();
+    let rejected = &response["partialSuccess"]["rejectedSpans"];
     rejected
         .as_u64()
         .or_else(|| rejected.as_str()?.parse().ok())

@@ -140,14 +140,15 @@ pub struct Service {
 }
 
 /// Returns an `ExportTraceServiceRequest` in JSON.
-pub(crate) fn request(service: &Service, spans: &[Span]) -> Vec<u8> {
+pub(crate) fn export_request(service: &Service, spans: &[Span]) -> Vec<u8> {
     let version = env!("CARGO_PKG_VERSION");
-    let text = |key, value: &str| Attribute::text(key, value.to_owned()).encode();
-    let resource = json!({ "attributes": [
-        text("service.name", service.name),
-        text("service.version", version),
-        text("service.instance.id", &service.instance),
-    ] });
+    let attributes = [
+        Attribute::text("service.name", service.name),
+        Attribute::text("service.version", version),
+        Attribute::text("service.instance.id", service.instance.clone()),
+    ];
+    let attributes: Vec<Value> = attributes.iter().map(Attribute::encode).collect();
+    let resource = json!({ "attributes": attributes });
     let spans: Vec<Value> = spans.iter().map(Span::encode).collect();
     let scope = json!({ "name": service.name, "version": version });
     let request = json!({ "resourceSpans": [{ "resource": resource, "scopeSpans": [{ "scope": scope, "spans": spans }] }] });
@@ -186,7 +187,7 @@ mod tests {
             name: "sealwire",
             instance: "e-1".into(),
         };
-        let request: Value = serde_json::from_slice(&request(&service, &[span])).unwrap();
+        let request: Value = serde_json::from_slice(&export_request(&service, &[span])).unwrap();
         let string =
             |key: &str, value: &str| json!({ "key": key, "value": { "stringValue": value } });
         let expected = json!({ "resourceSpans": [{

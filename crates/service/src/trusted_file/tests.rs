@@ -58,7 +58,7 @@ fn file_rule_by_owner_group_and_mode() {
     ] {
         let found = Attributes { user, group, mode };
         let [as_user, as_root] =
-            processes().map(|process| process.judge_file(Path::new("/k"), kind, &found));
+            processes().map(|process| process.check_file(Path::new("/k"), kind, &found));
         assert_eq!(
             (as_user.is_none(), as_root.is_none()),
             (by_user, by_root),
@@ -128,7 +128,7 @@ fn file_rule_remedies_end_the_problem() {
     ] {
         for (process, remedy) in processes().into_iter().zip(remedies) {
             let problem = process
-                .judge_file(Path::new("/k"), FileKind::Secret, &found)
+                .check_file(Path::new("/k"), FileKind::Secret, &found)
                 .unwrap();
             assert_eq!(
                 problem.remedy.as_deref(),
@@ -159,7 +159,7 @@ fn folder_rule_by_owner_group_and_mode() {
     ] {
         let found = Attributes { user, group, mode };
         let [as_user, as_root] =
-            processes().map(|process| process.judge_folder(Path::new("/d"), &found));
+            processes().map(|process| process.check_folder(Path::new("/d"), &found));
         assert_eq!(
             (as_user.is_none(), as_root.is_none()),
             (by_user, by_root),

@@ -140,7 +140,7 @@ impl LoadArgs {
         if let ArrivalRule::Closed { callers } = drive
             && callers < self.processes
         {
-            let (callers, processes) = (callers, self.processes);
+            let processes = self.processes;
             return Err(Fault::Failed(format!(
                 "--callers {callers} is less than --processes {processes}: each has one"
             )));

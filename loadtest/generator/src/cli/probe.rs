@@ -65,7 +65,8 @@ pub(super) struct ProbeArgs {
 
 /// Parses a number between two limits, given in thousandths.
 fn within<const MIN: u32, const MAX: u32>(text: &str) -> Result<f64, String> {
-    let (min, max) = (f64::from(MIN) / 1e3, f64::from(MAX) / 1e3);
+    let min = f64::from(MIN) / 1e3;
+    let max = f64::from(MAX) / 1e3;
     let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     if (min..=max).contains(&number) {
         Ok(number)

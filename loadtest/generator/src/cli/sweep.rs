@@ -117,10 +117,8 @@ fn measured(load: &Load, steps: Steps, args: &LoadArgs) -> Result<Swept, Fault> 
         validation::figures(load, &load.describe(), args.processes, &part)
     };
     let told = |run: &Run| {
-        let (offered, ok) = (
-            number(run.totals.offered_per_s),
-            number(run.totals.ok_per_s),
-        );
+        let offered = number(run.totals.offered_per_s);
+        let ok = number(run.totals.ok_per_s);
         let p99 = run
             .classes
             .iter()

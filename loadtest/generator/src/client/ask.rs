@@ -39,7 +39,7 @@ pub(crate) fn ask(stream: &mut Stream, scratch: &mut [u8]) -> Result<Vec<u8>, Fa
             Ok(_) | Err(rustix::io::Errno::INTR) => (),
             Err(error) => return Err(io::Error::from(error).into()),
         }
-        stream.receive(scratch, |stream, boundary, message| match boundary.head {
+        stream.receive(scratch, |stream, boundary, message| match boundary.header {
             MessageHeader::Response {
                 msgid: frames::MSGID,
             } => answer = Some(message.to_vec()),

@@ -194,10 +194,12 @@ pub(crate) fn encode(
 /// # Errors
 /// Fails if one of them is not MessagePack.
 pub(crate) fn every_field_changed(plain: &[u8], other: &[u8]) -> Result<bool, Malformed> {
-    let (mut plain, mut other) = (TokenReader::new(plain), TokenReader::new(other));
+    let mut plain = TokenReader::new(plain);
+    let mut other = TokenReader::new(other);
     let mut is_field = false;
     while !plain.is_at_end() {
-        let (sent, came) = (plain.token()?, other.token()?);
+        let sent = plain.token()?;
+        let came = other.token()?;
         let is_good = match sent {
             Token::Str(_) if is_field => {
                 matches!(came, Token::Str(_) | Token::Bin(_)) && sent != came
@@ -220,7 +222,8 @@ mod tests {
     #[test]
     fn a_field_that_stayed_or_a_key_that_changed_is_seen() {
         let mut random = Random::new(1);
-        let (plain, other) = (document(25, 8, &mut random), document(25, 8, &mut random));
+        let plain = document(25, 8, &mut random);
+        let other = document(25, 8, &mut random);
         assert_eq!(every_field_changed(&plain, &other), Ok(true));
         assert_eq!(every_field_changed(&plain, &plain), Ok(false));
         let mut renamed = other.clone();

@@ -55,7 +55,8 @@ impl NullServer {
     /// # Errors
     /// [`Fault::Failed`] with the file that is not usable.
     pub(crate) fn new(folder: &Path, wrong_every: u32) -> Result<Self, Fault> {
-        let (ca, cert) = (folder.join("ca.pem"), folder.join("server.pem"));
+        let ca = folder.join("ca.pem");
+        let cert = folder.join("server.pem");
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(
             Arc::new(tls_files::authorities(&ca)?),
@@ -76,7 +77,8 @@ impl NullServer {
         // As in the engine, sessions cannot be resumed without a client certificate.
         tls.session_storage = Arc::new(NoServerSessionStorage {});
         tls.send_tls13_tickets = 0;
-        let (sealed, opened) = (HashMap::new(), HashMap::new());
+        let sealed = HashMap::new();
+        let opened = HashMap::new();
         Ok(Self {
             tls: Arc::new(tls),
             sealed,
@@ -135,7 +137,7 @@ impl NullServer {
 
     fn answer(&mut self, stream: &mut Stream, boundary: &FrameLayout, message: &[u8]) {
         // A cancelled request already has its response.
-        let MessageHeader::Request { msgid, method } = boundary.head else {
+        let MessageHeader::Request { msgid, method } = boundary.header else {
             return;
         };
         let out = stream.out();
@@ -196,7 +198,8 @@ impl NullServer {
     /// limit is reached.
     fn make(&mut self, plain: &[u8]) {
         let mut sealed = Vec::new();
-        let (mut reader, mut field) = (TokenReader::new(plain), 0);
+        let mut reader = TokenReader::new(plain);
+        let mut field = 0;
         let is_made = seal(
             &mut reader,
             &mut sealed,
@@ -363,7 +366,8 @@ mod tests {
                 assert!(tls.read_tls(&mut socket).unwrap() > 0);
                 tls.process_new_packets().unwrap();
             }
-            let (mut request, mut both) = (Vec::new(), Vec::new());
+            let mut request = Vec::new();
+            let mut both = Vec::new();
             sealwire_wire::request::info(&mut request, 7);
             tls.writer().write_all(&request).unwrap();
             while tls.wants_write() {

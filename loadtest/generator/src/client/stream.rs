@@ -179,7 +179,8 @@ impl Stream {
                 return Ok(());
             }
             let state = self.tls.process_new_packets().map_err(io::Error::other)?;
-            let (begin, plain) = (self.input.len(), state.plaintext_bytes_to_read());
+            let begin = self.input.len();
+            let plain = state.plaintext_bytes_to_read();
             self.input.resize(begin + plain, 0);
             self.tls.reader().read_exact(&mut self.input[begin..])?;
         }

@@ -139,11 +139,9 @@ impl Target {
                 self.server_name
             ))
         })?;
-        let (roots, cert, key) = (
-            tls_files::authorities(&self.ca)?,
-            tls_files::certificates(&self.cert)?,
-            tls_files::private_key(&self.key)?,
-        );
+        let roots = tls_files::authorities(&self.ca)?;
+        let cert = tls_files::certificates(&self.cert)?;
+        let key = tls_files::private_key(&self.key)?;
         let unusable = |error| TlsFileError::rejected(&self.cert, error);
         let config = ClientConfig::builder_with_provider(Arc::new(
             rustls::crypto::aws_lc_rs::default_provider(),

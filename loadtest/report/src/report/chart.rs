@@ -84,6 +84,11 @@ pub(crate) fn class(name: &str, series: usize) -> String {
     format!("{name} s{}", series % COLOURS)
 }
 
+/// Returns half the width of a label.
+fn half_width(label: &str) -> f64 {
+    label.chars().count() as f64 * LETTER / 2.0
+}
+
 /// Draws vertical lines from the lower axis, and labels below them. All lines get labels if there
 /// is room, otherwise powers of ten; a label that would overlap another is left out.
 pub(crate) fn lower_axis(
@@ -93,22 +98,23 @@ pub(crate) fn lower_axis(
     (left, right): (f64, f64),
     (top, ground): (f64, f64),
 ) {
-    let half = |label: &str| label.chars().count() as f64 * LETTER / 2.0;
-    let place = |tick: f64| {
-        Some((
-            left + scale.place(tick)? * (right - left),
-            label(tick),
-            scale.is_major(tick),
-        ))
-    };
-    let ticks: Vec<_> = scale.ticks().into_iter().filter_map(place).collect();
-    let meet = |pair: &[(f64, String, bool)]| {
-        pair[1].0 - pair[0].0 < half(&pair[0].1) + half(&pair[1].1) + LETTER
-    };
-    let crowded = ticks.windows(2).any(meet);
+    let ticks: Vec<_> = scale
+        .ticks()
+        .into_iter()
+        .filter_map(|tick| {
+            let x = left + scale.place(tick)? * (right - left);
+            Some((x, label(tick), scale.is_major(tick)))
+        })
+        .collect();
+    let crowded = ticks.windows(2).any(|pair| {
+        let distance = pair[1].0 - pair[0].0;
+        distance < half_width(&pair[0].1) + half_width(&pair[1].1) + LETTER
+    });
+
     let mut free = f64::MIN;
     for (x, label, is_major) in &ticks {
-        let (at, half) = (Px(*x), half(label));
+        let at = Px(*x);
+        let half = half_width(label);
         svg.leaf(
             "line",
             &[
@@ -169,7 +175,8 @@ impl Chart {
 
     /// Returns the path through the points. Points outside the plot leave a gap.
     fn path(&self, points: &[(f64, f64)]) -> String {
-        let (mut path, mut pen) = (String::new(), 'M');
+        let mut path = String::new();
+        let mut pen = 'M';
         for point in points {
             match self.at(*point) {
                 Some((x, y)) => {
@@ -249,7 +256,8 @@ impl Chart {
         let Some((x, y)) = self.at((end.0 * 0.9, end.1 * 0.9)) else {
             return;
         };
-        let (x, y) = (Px(x - 10.0), Px(y));
+        let x = Px(x - 10.0);
+        let y = Px(y);
         self.below.element(
             "text",
             &[
@@ -324,7 +332,8 @@ impl Chart {
     }
 
     fn grid(&self, svg: &mut Html) {
-        let (ground, right) = (self.height - BOTTOM, self.width - RIGHT);
+        let ground = self.height - BOTTOM;
+        let right = self.width - RIGHT;
         svg.leaf(
             "rect",
             &[
@@ -370,7 +379,8 @@ impl Chart {
             ("y2", &Px(ground)),
         ];
         svg.leaf("line", &axis);
-        let (middle, low) = (Px((LEFT + right) / 2.0), Px(self.height - 7.0));
+        let middle = Px((LEFT + right) / 2.0);
+        let low = Px(self.height - 7.0);
         svg.element(
             "text",
             &[

@@ -108,38 +108,36 @@ fn throughput(sweep: &Sweep, runs: &[&Run], number: usize) -> Option<Html> {
 
 fn latency(sweep: &Sweep, runs: &[&Run], number: usize) -> Option<Html> {
     let lines = QUANTILES.map(|quantile| {
-        let at =
-            |run: &&Run| spread::quantile(run, quantile).map(|us| (run.totals.offered_per_s, us));
-        (quantile, runs.iter().filter_map(at).collect::<Vec<_>>())
-    });
-    let all = || {
-        lines
+        let points: Vec<_> = runs
             .iter()
-            .flat_map(|(_, points)| points)
-            .map(|(_, us)| *us)
-    };
-    all().next()?;
+            .filter_map(|run| Some((run.totals.offered_per_s, spread::quantile(run, quantile)?)))
+            .collect();
+        (quantile, points)
+    });
+    if lines.iter().all(|(_, points)| points.is_empty()) {
+        return None;
+    }
+    let times = lines
+        .iter()
+        .flat_map(|(_, points)| points)
+        .map(|(_, us)| *us);
     let y = Axis {
-        scale: Scale::log(all()),
+        scale: Scale::log(times),
         title: "latency",
         label: time_us,
     };
     let mut chart = Chart::new(offered(runs), y, Size::Half);
     for (series, (quantile, points)) in lines.iter().enumerate() {
         chart.line(series, LineStyle::Solid, points);
-        let said = |(load, us): &(f64, f64)| {
-            (
-                *load,
-                *us,
-                format!(
-                    "{} at {}/s: {}",
-                    percentile(*quantile),
-                    short(*load),
-                    time_us(*us)
-                ),
-            )
-        };
-        chart.dots(series, "dot", &points.iter().map(said).collect::<Vec<_>>());
+        let dots: Vec<_> = points
+            .iter()
+            .map(|(load, us)| {
+                let percentile = percentile(*quantile);
+                let text = format!("{percentile} at {}/s: {}", short(*load), time_us(*us));
+                (*load, *us, text)
+            })
+            .collect();
+        chart.dots(series, "dot", &dots);
     }
     if let Some(knee) = &sweep.knee {
         chart.mark(knee.offered_per_s, "knee");
@@ -157,11 +155,10 @@ fn latency(sweep: &Sweep, runs: &[&Run], number: usize) -> Option<Html> {
 }
 
 fn cpu_over_load(sweep: &Sweep, runs: &[&Run], number: usize) -> Option<Html> {
-    let cpu = |run: &&Run| {
-        run.server_cpu
-            .map(|cpu| (run.totals.offered_per_s, cpu.us_per_field))
-    };
-    let points: Vec<_> = runs.iter().filter_map(cpu).collect();
+    let points: Vec<_> = runs
+        .iter()
+        .filter_map(|run| Some((run.totals.offered_per_s, run.server_cpu?.us_per_field)))
+        .collect();
     points.first()?;
     let y = Axis {
         scale: Scale::from_zero(points.iter().map(|(_, us)| *us)),
@@ -170,14 +167,14 @@ fn cpu_over_load(sweep: &Sweep, runs: &[&Run], number: usize) -> Option<Html> {
     };
     let mut chart = Chart::new(offered(runs), y, Size::Half);
     chart.line(3, LineStyle::Solid, &points);
-    let said = |(load, us): &(f64, f64)| {
-        (
-            *load,
-            *us,
-            format!("{} at {}/s", time_us(*us), short(*load)),
-        )
-    };
-    chart.dots(3, "dot", &points.iter().map(said).collect::<Vec<_>>());
+    let dots: Vec<_> = points
+        .iter()
+        .map(|(load, us)| {
+            let text = format!("{} at {}/s", time_us(*us), short(*load));
+            (*load, *us, text)
+        })
+        .collect();
+    chart.dots(3, "dot", &dots);
     if let Some(knee) = &sweep.knee {
         chart.mark(knee.offered_per_s, "knee");
     }

@@ -89,7 +89,8 @@ fn header(html: &mut Html, title: &str, content: &Content<'_>) {
         });
     }
     if let Some(run) = runs.first() {
-        let (engine, machine) = (&run.conditions.engine, &run.conditions.machine);
+        let engine = &run.conditions.engine;
+        let machine = &run.conditions.machine;
         parts.push(format!("engine {}", engine.version));
         parts.push(format!("{}, {} cores", machine.cpu, machine.cores));
         parts.push(run.conditions.tls.clone());
@@ -120,7 +121,8 @@ fn runs(html: &mut Html, content: &Content<'_>) {
     if content.runs.is_empty() {
         return;
     }
-    let (axes, names) = (Axes::of(&content.runs), Names::of(&content.runs));
+    let axes = Axes::of(&content.runs);
+    let names = Names::of(&content.runs);
     let how = match (content.runs.len(), axes.share_speed()) {
         (1, _) => "",
         (_, true) => "Axes of the same kind are the same for all loads.",
@@ -197,7 +199,8 @@ fn sweeps(html: &mut Html, content: &Content<'_>) {
         html.element("h3", &[], tables::common_name(sweep));
         match &sweep.knee {
             Some(knee) => {
-                let (ok, offered) = (short(knee.ok_per_s), short(knee.offered_per_s));
+                let ok = short(knee.ok_per_s);
+                let offered = short(knee.offered_per_s);
                 let said = format!(
                     "Knee at {offered} calls/s offered, {ok}/s answered: {}",
                     knee.why

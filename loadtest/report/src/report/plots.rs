@@ -51,34 +51,40 @@ pub(crate) struct Axes {
 
 impl Axes {
     pub(crate) fn of(runs: &[&Run]) -> Self {
-        let classes = || {
-            runs.iter()
-                .flat_map(|run| &run.classes)
-                .filter(|class| class.ok > 0)
-        };
-        let moments = || classes().flat_map(|class| &class.over_time);
-        let ends = classes().flat_map(|class| {
+        let classes: Vec<&Class> = runs
+            .iter()
+            .flat_map(|run| &run.classes)
+            .filter(|class| class.ok > 0)
+            .collect();
+        let uppers: Vec<f64> = classes
+            .iter()
+            .flat_map(|class| class.histogram_us.iter().map(|(upper, _)| *upper))
+            .collect();
+        let ends = classes.iter().flat_map(|class| {
             [class.latency_us, class.service_us]
                 .into_iter()
                 .flat_map(|times| [times.min, times.max])
         });
-        let uppers =
-            || classes().flat_map(|class| class.histogram_us.iter().map(|(upper, _)| *upper));
+        let intervals = classes.iter().flat_map(|class| &class.over_time);
+        let shares = classes
+            .iter()
+            .flat_map(|class| spread::bins(&class.histogram_us))
+            .map(|(_, share)| share);
+
         Self {
             speed: shared_speed(runs),
             over_time: Scale::log(
-                moments()
-                    .filter(|moment| moment.ok > 0)
-                    .map(|moment| moment.p99_us),
+                intervals
+                    .filter(|interval| interval.ok > 0)
+                    .map(|interval| interval.p99_us),
             ),
-            latency: Scale::log(ends.chain(uppers())),
-            shares: Scale::from_zero(
-                classes()
-                    .flat_map(|class| spread::bins(&class.histogram_us))
-                    .map(|(_, share)| share),
-            ),
-            times: Scale::log(uppers()),
-            calls: classes().map(|class| class.ok as f64).fold(0.0, f64::max),
+            latency: Scale::log(ends.chain(uppers.iter().copied())),
+            shares: Scale::from_zero(shares),
+            times: Scale::log(uppers.iter().copied()),
+            calls: classes
+                .iter()
+                .map(|class| class.ok as f64)
+                .fold(0.0, f64::max),
         }
     }
 }
@@ -94,13 +100,14 @@ fn speeds(run: &Run) -> impl Iterator<Item = f64> {
 }
 
 fn shared_speed(runs: &[&Run]) -> Option<Scale> {
-    let most = || {
-        runs.iter()
-            .map(|run| speeds(run).fold(0.0, f64::max))
-            .filter(|most| *most > 0.0)
-    };
-    let is_near = most().fold(0.0, f64::max) <= most().fold(f64::MAX, f64::min) * SPEEDS_MAX;
-    is_near.then(|| Scale::from_zero(most()))
+    let highest: Vec<f64> = runs
+        .iter()
+        .map(|run| speeds(run).fold(0.0, f64::max))
+        .filter(|highest| *highest > 0.0)
+        .collect();
+    let greatest = highest.iter().copied().fold(0.0, f64::max);
+    let least = highest.iter().copied().fold(f64::MAX, f64::min);
+    (greatest <= least * SPEEDS_MAX).then(|| Scale::from_zero(highest.into_iter()))
 }
 
 impl Axes {
@@ -268,18 +275,15 @@ impl Subject<'_> {
                 &spread::curve(&class.histogram_us, class.latency_us.min),
             );
             let known = spread::known(&class.latency_us, class.ok);
-            let said = |(quantile, us): (f64, f64)| {
-                (
-                    quantile,
-                    us,
-                    format!("{} {}: {}", class.name, percentile(quantile), time_us(us)),
-                )
-            };
-            chart.dots(
-                series,
-                "dot",
-                &known.into_iter().map(said).collect::<Vec<_>>(),
-            );
+            let dots: Vec<_> = known
+                .into_iter()
+                .map(|(quantile, us)| {
+                    let percentile = percentile(quantile);
+                    let text = format!("{} {percentile}: {}", class.name, time_us(us));
+                    (quantile, us, text)
+                })
+                .collect();
+            chart.dots(series, "dot", &dots);
         }
         let how = "Solid: from when the call should have been sent. Dashed: from when it was. Apart, calls waited to be sent.";
         figure(

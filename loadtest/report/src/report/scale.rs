@@ -58,7 +58,8 @@ impl Scale {
     /// Creates a logarithmic axis between round numbers around all values. Ignores values of zero
     /// and below.
     pub(crate) fn log(values: impl Iterator<Item = f64>) -> Self {
-        let (mut least, mut most) = (f64::MAX, 0.0_f64);
+        let mut least = f64::MAX;
+        let mut most = 0.0_f64;
         for value in values.filter(|value| TIMES.contains(value)) {
             least = least.min(value);
             most = most.max(value);
@@ -69,7 +70,8 @@ impl Scale {
                 to: 10.0,
             };
         }
-        let (from, to) = (round_down(least), round_up(most));
+        let from = round_down(least);
+        let to = round_up(most);
         if to > from {
             Self::Log { from, to }
         } else {
@@ -122,8 +124,8 @@ impl Scale {
                 let powers = from.log10().floor() as i32..=to.log10().ceil() as i32;
                 let all =
                     powers.flat_map(|power| STEPS.map(|step| (step, step * 10_f64.powi(power))));
-                let fits = |value: f64| value >= from * 0.999_999 && value <= to * 1.000_001;
-                all.filter(|(step, value)| (fine || *step == 1.0) && fits(*value))
+                let range = from * 0.999_999..=to * 1.000_001;
+                all.filter(|(step, value)| (fine || *step == 1.0) && range.contains(value))
                     .map(|(_, value)| value)
                     .collect()
             }

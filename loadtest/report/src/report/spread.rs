@@ -64,7 +64,6 @@ pub(crate) fn quantile(run: &Run, quantile: f64) -> Option<f64> {
 /// a zero at both ends. Each range of the file is spread evenly from the previous range to its end.
 /// If the previous range is far away, the file's range is taken to be as wide as a drawn range.
 pub(crate) fn bins(histogram: &[(f64, u64)]) -> Vec<(f64, f64)> {
-    let place = |us: f64| us.log10() * BINS;
     let ranges: Vec<_> = histogram
         .iter()
         .filter(|(upper, _)| scale::TIMES.contains(upper))
@@ -72,12 +71,13 @@ pub(crate) fn bins(histogram: &[(f64, u64)]) -> Vec<(f64, f64)> {
     let (Some((first, _)), Some((end, _))) = (ranges.first(), ranges.last()) else {
         return Vec::new();
     };
-    let from = place(*first).floor() as i64 - 2;
-    let mut shares = vec![0.0; usize::try_from(place(*end).floor() as i64 - from + 3).unwrap_or(0)];
+    let from = bin_position(*first).floor() as i64 - 2;
+    let count = bin_position(*end).floor() as i64 - from + 3;
+    let mut shares = vec![0.0; usize::try_from(count).unwrap_or(0)];
     let total: f64 = ranges.iter().map(|(_, count)| *count as f64).sum();
     let mut before = f64::MIN;
     for (upper, count) in ranges {
-        let high = place(*upper);
+        let high = bin_position(*upper);
         let low = before.max(high - 1.0).min(high - 1e-6);
         let share = *count as f64 / total;
         let touched = low.floor() as i64..=high.floor() as i64;
@@ -92,12 +92,20 @@ pub(crate) fn bins(histogram: &[(f64, u64)]) -> Vec<(f64, f64)> {
         }
         before = high;
     }
-    let middle = |at: usize| 10_f64.powf((from as f64 + at as f64 + 0.5) / BINS);
+
     shares
         .into_iter()
         .enumerate()
-        .map(|(at, share)| (middle(at), share))
+        .map(|(at, share)| {
+            let middle = 10_f64.powf((from as f64 + at as f64 + 0.5) / BINS);
+            (middle, share)
+        })
         .collect()
+}
+
+/// Returns the position of a time on the logarithmic axis, in widths of drawn ranges.
+fn bin_position(us: f64) -> f64 {
+    us.log10() * BINS
 }
 
 #[cfg(test)]

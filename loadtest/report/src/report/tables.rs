@@ -86,9 +86,15 @@ pub(crate) fn warnings(single: &[&Run], sweeps: &[&Sweep]) -> Html {
 
 /// Writes one warning for a sweep, even if many of its rates cause it.
 fn bottleneck_of(html: &mut Html, sweep: &Sweep) {
-    let rate = |run: &&Run| run.totals.offered_per_s;
-    let limited = || sweep.runs.iter().filter(|run| run.generator.was_bottleneck);
-    let Some(first) = limited().min_by(|a, b| rate(a).total_cmp(&rate(b))) else {
+    let limited: Vec<&Run> = sweep
+        .runs
+        .iter()
+        .filter(|run| run.generator.was_bottleneck)
+        .collect();
+    let lowest = limited
+        .iter()
+        .min_by(|a, b| a.totals.offered_per_s.total_cmp(&b.totals.offered_per_s));
+    let Some(first) = lowest else {
         return;
     };
     let why = first
@@ -96,11 +102,9 @@ fn bottleneck_of(html: &mut Html, sweep: &Sweep) {
         .why
         .as_deref()
         .unwrap_or("it did not say why");
-    let (count, all, from) = (
-        limited().count(),
-        sweep.runs.len(),
-        short(first.totals.offered_per_s),
-    );
+    let count = limited.len();
+    let all = sweep.runs.len();
+    let from = short(first.totals.offered_per_s);
     let name = common_name(sweep);
     let said = format!(
         " at {count} of {all} rates of “{name}”; at {from} calls/s: {why}. Figures there are the generator's."
@@ -118,18 +122,17 @@ pub(crate) fn common_name(sweep: &Sweep) -> String {
     let Some(first) = sweep.runs.first() else {
         return String::new();
     };
-    let is_same = |at: usize, of: char| {
-        sweep
-            .runs
-            .iter()
-            .all(|run| run.name.chars().nth(at) == Some(of))
-    };
     let common: String = first
         .name
         .chars()
         .enumerate()
-        .take_while(|(at, of)| is_same(*at, *of))
-        .map(|(_, of)| of)
+        .take_while(|(at, character)| {
+            sweep
+                .runs
+                .iter()
+                .all(|run| run.name.chars().nth(*at) == Some(*character))
+        })
+        .map(|(_, character)| character)
         .collect();
     let whole = common.chars().count() == first.name.chars().count();
     let part = if whole {
@@ -169,25 +172,33 @@ pub(crate) fn overview(runs: &[&Run]) -> Html {
         "CPU/field",
         "engine cores",
     ];
-    let row = |run: &&Run| {
-        let worst = |of: fn(&Class) -> f64| time_us(run.classes.iter().map(of).fold(0.0, f64::max));
-        let totals = &run.totals;
-        let (cpu, cores) = run.server_cpu.map_or(("–".into(), "–".into()), |cpu| {
-            (time_us(cpu.us_per_field), digits(cpu.cores))
-        });
-        vec![
-            run.name.clone(),
-            short(totals.offered_per_s),
-            short(totals.ok_per_s),
-            short(totals.fields_per_s),
-            whole(totals.errors),
-            worst(|class| class.latency_us.p50),
-            worst(|class| class.latency_us.p99),
-            cpu,
-            cores,
-        ]
-    };
-    table(&head, &runs.iter().map(row).collect::<Vec<_>>())
+    table(
+        &head,
+        &runs.iter().map(|run| run_cells(run)).collect::<Vec<_>>(),
+    )
+}
+
+fn run_cells(run: &Run) -> Vec<String> {
+    let totals = &run.totals;
+    let (cpu, cores) = run.server_cpu.map_or(("–".into(), "–".into()), |cpu| {
+        (time_us(cpu.us_per_field), digits(cpu.cores))
+    });
+    vec![
+        run.name.clone(),
+        short(totals.offered_per_s),
+        short(totals.ok_per_s),
+        short(totals.fields_per_s),
+        whole(totals.errors),
+        worst_time(run, |class| class.latency_us.p50),
+        worst_time(run, |class| class.latency_us.p99),
+        cpu,
+        cores,
+    ]
+}
+
+/// Returns the greatest of a time of all classes.
+fn worst_time(run: &Run, time: fn(&Class) -> f64) -> String {
+    time_us(run.classes.iter().map(time).fold(0.0, f64::max))
 }
 
 /// Returns a table with one line per class of a load.
@@ -207,38 +218,42 @@ pub(crate) fn classes(run: &Run) -> Html {
         "max",
         "p99 from send",
     ];
-    let row = |class: &Class| {
-        let times = &class.latency_us;
-        let mut row = vec![class.name.clone()];
-        row.extend(
-            [
-                class.sent,
-                class.ok,
-                failed(class),
-                class.late,
-                class.checked,
-            ]
-            .map(whole),
-        );
-        let times = [
-            times.min,
-            times.p50,
-            times.p90,
-            times.p99,
-            times.p999,
-            times.max,
-            class.service_us.p99,
-        ];
-        row.extend(times.map(|time| {
-            if class.ok > 0 {
-                time_us(time)
-            } else {
-                "–".into()
-            }
-        }));
-        row
-    };
-    table(&head, &run.classes.iter().map(row).collect::<Vec<_>>())
+    table(
+        &head,
+        &run.classes.iter().map(class_cells).collect::<Vec<_>>(),
+    )
+}
+
+fn class_cells(class: &Class) -> Vec<String> {
+    let mut cells = vec![class.name.clone()];
+    cells.extend(
+        [
+            class.sent,
+            class.ok,
+            failed(class),
+            class.late,
+            class.checked,
+        ]
+        .map(whole),
+    );
+    let times = &class.latency_us;
+    let times = [
+        times.min,
+        times.p50,
+        times.p90,
+        times.p99,
+        times.p999,
+        times.max,
+        class.service_us.p99,
+    ];
+    cells.extend(times.map(|time| {
+        if class.ok > 0 {
+            time_us(time)
+        } else {
+            "–".into()
+        }
+    }));
+    cells
 }
 
 fn failed(class: &Class) -> u64 {

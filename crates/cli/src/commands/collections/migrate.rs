@@ -8,7 +8,7 @@ use sealwire_wire::OBJECTS_MAX;
 use sealwire_wire::control::{MigrateRequest, MigratedObjects};
 use serde::Serialize;
 
-use super::repeated_safely;
+use super::repeat_safely;
 use crate::commands::Failure;
 use crate::commands::documents::DocumentProgress;
 use crate::commands::operator::EngineArgs;
@@ -45,11 +45,18 @@ struct MigrationReport {
 pub(super) fn run(migration: &Migration<'_>, engine: &EngineArgs) -> Result<(), Failure> {
     let progress = DocumentProgress::start();
     let done = engine.run(async |client: Client| {
-        let page = async |call: MigrateRequest<'_>| {
-            let operation = async || Ok(client.collections_migrate(call).await?);
-            repeated_safely(operation, |message| errln!("waiting: {message}")).await
-        };
-        migration.walk(page, &progress).await
+        migration
+            .migrate_pages(
+                async |request: MigrateRequest<'_>| {
+                    repeat_safely(
+                        async || Ok(client.collections_migrate(request).await?),
+                        |message| errln!("waiting: {message}"),
+                    )
+                    .await
+                },
+                &progress,
+            )
+            .await
     });
     progress.end();
     let report = done?;
@@ -58,11 +65,11 @@ pub(super) fn run(migration: &Migration<'_>, engine: &EngineArgs) -> Result<(), 
     } else {
         out!("{report}");
     }
-    report.verdict().map_err(Failure::from)
+    report.check_finished().map_err(Failure::from)
 }
 
 impl Migration<'_> {
-    async fn walk(
+    async fn migrate_pages(
         &self,
         page: impl AsyncFn(MigrateRequest<'_>) -> Result<MigratedObjects, Failure>,
         progress: &DocumentProgress,
@@ -80,7 +87,8 @@ impl Migration<'_> {
             accepted: accept_unauthenticated,
             ..MigrationReport::default()
         };
-        let (mut after, limit) = (None::<String>, Some(OBJECTS_MAX as u32));
+        let mut after: Option<String> = None;
+        let limit = Some(OBJECTS_MAX as u32);
         loop {
             let after_id = after.as_deref();
             let call = MigrateRequest {
@@ -108,23 +116,24 @@ impl Migration<'_> {
 
 impl MigrationReport {
     /// Fails if old records are left.
-    fn verdict(&self) -> Result<(), String> {
+    fn check_finished(&self) -> Result<(), String> {
         if self.finished || self.dry_run {
             return Ok(());
         }
-        let (app, collection) = (&self.app, &self.collection);
+        let app = &self.app;
+        let collection = &self.collection;
         let mut reasons = Vec::new();
         if !self.unauthenticated.is_empty() && !self.accepted {
             let count = self.unauthenticated.len();
             reasons.push(format!(
-                "{count} records do not prove who sealed them and stay as they are. Check these objects, then repeat with \
+                "{count} records do not prove who sealed them and stay unchanged. Check these objects, then repeat with \
                  --accept-unauthenticated"
             ));
         }
         if !self.unopened.is_empty() {
             let count = self.unopened.len();
             reasons.push(format!(
-                "{count} records do not open and stay as they are. Enable their key version with `sealwire apps enable`, let the \
+                "{count} records do not open and stay unchanged. Enable their key version with `sealwire apps enable`, let the \
                  app read their suite with `sealwire apps set --read-suites`, and repeat. Only objects that you do not need: delete them for good with `sealwire objects delete`"
             ));
         }
@@ -215,7 +224,7 @@ mod tests {
                 .expect("no more pages than there are"))
         };
         let report = runtime
-            .block_on(migration.walk(operation, &DocumentProgress::start()))
+            .block_on(migration.migrate_pages(operation, &DocumentProgress::start()))
             .unwrap();
         (report, asked.into_inner())
     }
@@ -238,7 +247,7 @@ mod tests {
         assert_eq!(cursors, ["-", "next"]);
         let expected = "unauthenticated a\nunauthenticated b\ndoes not open c\n3 records migrated\npeople reads old records\n";
         assert_eq!(report.to_string(), expected);
-        let error = report.verdict().unwrap_err();
+        let error = report.check_finished().unwrap_err();
         for part in [
             "2 records do not prove",
             "--accept-unauthenticated",
@@ -253,7 +262,7 @@ mod tests {
             ..migration
         };
         let (report, _) = run(accepting, pages());
-        let error = report.verdict().unwrap_err();
+        let error = report.check_finished().unwrap_err();
         assert!(
             error.contains("do not open") && !error.contains("prove"),
             "{error}"
@@ -265,7 +274,7 @@ mod tests {
                 ..page(3, &["a"], &[], None)
             }],
         );
-        assert_eq!(report.verdict(), Ok(()));
+        assert_eq!(report.check_finished(), Ok(()));
         assert!(
             report
                 .to_string()
@@ -279,7 +288,7 @@ mod tests {
             ..page(0, &[], &[], None)
         };
         let (report, _) = run(migration, vec![erased]);
-        assert_eq!(report.verdict(), Ok(()));
+        assert_eq!(report.check_finished(), Ok(()));
         assert!(
             report
                 .to_string()
@@ -293,6 +302,6 @@ mod tests {
             },
             pages(),
         );
-        assert_eq!(report.verdict(), Ok(()), "a dry run has only looked");
+        assert_eq!(report.check_finished(), Ok(()), "a dry run has only looked");
     }
 }

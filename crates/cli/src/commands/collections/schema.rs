@@ -68,7 +68,7 @@ impl ObjectRules {
     }
 
     /// Returns the creation of a collection with these properties and times.
-    pub(super) fn operation<'a>(
+    pub(super) fn to_operation<'a>(
         &self,
         properties: &'a [PropertyInput],
         expires_s: Option<u64>,
@@ -92,7 +92,7 @@ pub(super) struct SchemaChanges {
     /// with all options here
     #[arg(long, value_name = "PROPERTY", value_parser = PropertyInput::from_text)]
     add: Vec<PropertyInput>,
-    /// Drop a property. Its values are hidden at once, and this cannot be undone
+    /// Drop a property. All its values are hidden at once, and this cannot be undone
     #[arg(long, value_name = "NAME")]
     drop: Vec<String>,
     /// Let several objects have equal values of a unique property
@@ -111,33 +111,37 @@ pub(super) struct SchemaChanges {
 
 impl SchemaChanges {
     /// Returns the change as requests carry it.
-    pub(super) fn operation(&self) -> CollectionOperation<'_> {
+    pub(super) fn to_operation(&self) -> CollectionOperation<'_> {
         CollectionOperation::Alter(AlterCollection {
             add: self.add.iter().map(PropertyInput::spec).collect(),
-            drop: texts(&self.drop),
-            allow_duplicates: texts(&self.allow_duplicates),
-            allow_null: texts(&self.allow_null),
-            drop_index: texts(&self.drop_index),
+            drop: as_strs(&self.drop),
+            allow_duplicates: as_strs(&self.allow_duplicates),
+            allow_null: as_strs(&self.allow_null),
+            drop_index: as_strs(&self.drop_index),
             suite: self.suite.map(Into::into),
         })
     }
 }
 
-fn texts(names: &[String]) -> Vec<&str> {
+fn as_strs(names: &[String]) -> Vec<&str> {
     names.iter().map(String::as_str).collect()
 }
 
 /// Changes a schema. With `wait`, repeats the change while the response is a temporary conflict.
-pub(super) async fn alter(
+pub(super) async fn alter_schema(
     control: &ControlTarget,
     call: CollectionRequest<'_>,
     wait: bool,
 ) -> Result<CollectionChanged, Failure> {
-    let change = async || control.change_collection(call.clone()).await;
     if wait {
-        return repeated(change, |message| errln!("waiting: {message}")).await;
+        return repeat_during_conflict(
+            async || control.change_collection(call.clone()).await,
+            |message| errln!("waiting: {message}"),
+        )
+        .await;
     }
-    change()
+    control
+        .change_collection(call)
         .await
         .map_err(|failure| match passing_conflict(&failure) {
             Some(_) => format!("{failure}; --wait repeats the change until it can be made").into(),
@@ -145,33 +149,37 @@ pub(super) async fn alter(
         })
 }
 
-/// Repeats a change while it conflicts with a temporary state. Passes the conflict to `tell` at
+/// Repeats a change while it conflicts with a temporary state. Passes the conflict to `report` at
 /// once, and then about every [`PROGRESS_EVERY`]. Dropping the future is safe, because a change is
 /// atomic.
-pub(super) async fn repeated<T>(
+pub(super) async fn repeat_during_conflict<T>(
     change: impl AsyncFn() -> Result<T, Failure>,
-    tell: impl FnMut(&str),
+    report: impl FnMut(&str),
 ) -> Result<T, Failure> {
-    repeated_while(change, passing_conflict, tell).await
+    repeat_while(change, passing_conflict, report).await
 }
 
 /// Repeats a request that is safe to repeat, while it fails with a temporary error. Such an error
 /// is a conflict, a missed deadline, an unavailable engine or database, or a lost response. Fails
 /// after [`FAILURES_MAX`] such errors in sequence, but waits for conflicts without limit.
-pub(in crate::commands) async fn repeated_safely<T>(
+pub(in crate::commands) async fn repeat_safely<T>(
     request: impl AsyncFn() -> Result<T, Failure>,
-    tell: impl FnMut(&str),
+    report: impl FnMut(&str),
 ) -> Result<T, Failure> {
-    let failures = std::cell::Cell::new(0);
-    let passing = |failure: &Failure| {
-        if let Some(conflict) = passing_conflict(failure) {
-            failures.set(0);
-            return Some(conflict);
-        }
-        failures.set(failures.get() + 1);
-        passing_failure(failure).filter(|_| failures.get() <= FAILURES_MAX)
-    };
-    repeated_while(request, passing, tell).await
+    let mut failures = 0;
+    repeat_while(
+        request,
+        |failure| {
+            if let Some(conflict) = passing_conflict(failure) {
+                failures = 0;
+                return Some(conflict);
+            }
+            failures += 1;
+            passing_failure(failure).filter(|_| failures <= FAILURES_MAX)
+        },
+        report,
+    )
+    .await
 }
 
 /// Returns the pause and the message of a temporary error.
@@ -188,12 +196,12 @@ fn passing_failure(failure: &Failure) -> Option<(Duration, String)> {
     Some((pause?, error.to_string()))
 }
 
-async fn repeated_while<T>(
+async fn repeat_while<T>(
     change: impl AsyncFn() -> Result<T, Failure>,
-    passing: impl Fn(&Failure) -> Option<(Duration, String)>,
-    mut tell: impl FnMut(&str),
+    mut passing: impl FnMut(&Failure) -> Option<(Duration, String)>,
+    mut report: impl FnMut(&str),
 ) -> Result<T, Failure> {
-    let mut told: Option<Instant> = None;
+    let mut last_report: Option<Instant> = None;
     loop {
         let failure = match change().await {
             Ok(changed) => return Ok(changed),
@@ -202,9 +210,9 @@ async fn repeated_while<T>(
         let Some((pause, message)) = passing(&failure) else {
             return Err(failure);
         };
-        if told.is_none_or(|told| told.elapsed() >= PROGRESS_EVERY) {
-            tell(&message);
-            told = Some(Instant::now());
+        if last_report.is_none_or(|last_report| last_report.elapsed() >= PROGRESS_EVERY) {
+            report(&message);
+            last_report = Some(Instant::now());
         }
         tokio::time::sleep(pause.min(PROGRESS_EVERY)).await;
     }
@@ -242,7 +250,7 @@ mod tests {
             .start_paused(true)
             .build()
             .unwrap();
-        let (tries, mut told) = (std::cell::Cell::new(0), Vec::new());
+        let (tries, mut last_report) = (std::cell::Cell::new(0), Vec::new());
         let change = async || {
             tries.set(tries.get() + 1);
             if tries.get() > conflicts {
@@ -251,8 +259,10 @@ mod tests {
                 Err(rpc(ErrorCode::Conflict, Some(500)).into())
             }
         };
-        let outcome = runtime.block_on(repeated(change, |message| told.push(message.to_owned())));
-        (outcome.map_err(|failure| failure.to_string()), told)
+        let outcome = runtime.block_on(repeat_during_conflict(change, |message| {
+            last_report.push(message.to_owned())
+        }));
+        (outcome.map_err(|failure| failure.to_string()), last_report)
     }
 
     #[test]
@@ -275,7 +285,7 @@ mod tests {
                     Err(error().into())
                 }
             };
-            let outcome = runtime.block_on(repeated_safely(request, |_| ()));
+            let outcome = runtime.block_on(repeat_safely(request, |_| ()));
             (outcome.ok(), tries.get())
         };
         assert_eq!(run(FAILURES_MAX, lost), (Some(7), FAILURES_MAX + 1));
@@ -292,9 +302,9 @@ mod tests {
     #[test]
     fn a_change_is_repeated_while_engines_are_behind() {
         for (conflicts, lines) in [(0, 0), (1, 1), (4, 1), (5, 2), (9, 3)] {
-            let (outcome, told) = repeat(conflicts, Ok(7));
+            let (outcome, last_report) = repeat(conflicts, Ok(7));
             assert_eq!(
-                (outcome, told),
+                (outcome, last_report),
                 (Ok(7), vec!["engine 7 is behind".to_owned(); lines]),
                 "{conflicts}"
             );
@@ -304,8 +314,8 @@ mod tests {
             rpc(ErrorCode::Conflict, None),
             Error::Deadline,
         ] {
-            let (outcome, told) = repeat(2, Err(last.clone()));
-            assert_eq!((outcome, told.len()), (Err(last.to_string()), 1));
+            let (outcome, last_report) = repeat(2, Err(last.clone()));
+            assert_eq!((outcome, last_report.len()), (Err(last.to_string()), 1));
         }
     }
 

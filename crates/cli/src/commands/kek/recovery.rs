@@ -76,8 +76,8 @@ enum RecoveryCommand {
     },
     /// Join shares, and split the same recovery key anew, for other holders or another threshold
     ///
-    /// The slot stays as it is. Shares of the earlier split still open it, and do not mix with the
-    /// new ones: have their holders destroy them. If a former holder is not trusted, create another
+    /// The slot stays unchanged. Shares of the earlier split still open it, and cannot be combined
+    /// with the new shares: have their holders destroy them. If a former holder is not trusted, create another
     /// recovery key instead.
     Split {
         #[command(flatten)]
@@ -116,7 +116,7 @@ pub(super) struct RootKeyArgs {
 
 impl RootKeyArgs {
     /// Rejects a root key unless the operator or a file of this machine names it. Returns its id.
-    fn check(&self, store: &RootStore, record: &RootRecord) -> Result<String, Failure> {
+    fn check_shares(&self, store: &RootStore, record: &RootRecord) -> Result<String, Failure> {
         let id = record.active.to_string();
         let known = KnownRoots::read(&store.config)?.look_up(record);
         if let Some(given) = &self.id {
@@ -158,7 +158,7 @@ pub(in super::super) fn run_recovery(args: &RecoveryArgs) -> Result<(), Failure>
     super::super::serve::no_core_dumps();
     match &args.command {
         RecoveryCommand::Create { store, split } => {
-            store.say_done(async |store| create(store, split).await)
+            store.run_and_print(async |store| create_recovery_key(store, split).await)
         }
         RecoveryCommand::Split { given, split, json } => split_again(&given.read()?, split, *json),
         RecoveryCommand::Check {
@@ -167,12 +167,15 @@ pub(in super::super) fn run_recovery(args: &RecoveryArgs) -> Result<(), Failure>
             root,
         } => {
             let shares = shares.read()?;
-            store.say_done(async |store| check(store, &shares, root).await)
+            store.run_and_print(async |store| check_shares(store, &shares, root).await)
         }
     }
 }
 
-async fn create(store: &RootStore, split: &SplitArgs) -> Result<CommandOutput, Failure> {
+async fn create_recovery_key(
+    store: &RootStore,
+    split: &SplitArgs,
+) -> Result<CommandOutput, Failure> {
     let record = store.admin.stored_record().await?;
     let key = RecoveryKey::generate(record.set)?;
     let made = write_shares(&key, split)?;
@@ -212,23 +215,25 @@ fn write_shares(key: &RecoveryKey, split: &SplitArgs) -> Result<Written, Failure
     } = split;
     let shares = key.split(*threshold, *total)?;
     let public = key.public()?;
-    let failed = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
+
     DirBuilder::new()
         .mode(0o700)
         .create(out)
-        .map_err(|error| failed(out, error))?;
+        .map_err(|error| file_error(out, &error))?;
     let mut files = Vec::new();
     for share in &shares {
         let path = out.join(format!("share-{}-of-{total}", share.index()));
-        write_new(&path, &share.to_text(), 0o600).map_err(|error| failed(&path, error))?;
+        write_new(&path, &share.to_text(), 0o600).map_err(|error| file_error(&path, &error))?;
         files.push(path.display().to_string());
     }
     let path = out.join(PUBLIC_KEY_FILE);
-    write_new(&path, &public.to_text(), 0o644).map_err(|error| failed(&path, error))?;
+    write_new(&path, &public.to_text(), 0o644).map_err(|error| file_error(&path, &error))?;
     File::open(out)
         .and_then(|folder| folder.sync_all())
-        .map_err(|error| failed(out, error))?;
-    let (id, public_key) = (public.id(), path.display().to_string());
+        .map_err(|error| file_error(out, &error))?;
+
+    let id = public.id();
+    let public_key = path.display().to_string();
     let text = format!(
         "recovery key {id}: any {threshold} of {total} shares open its slot\n\
          public key: {public_key}\nshares: {}",
@@ -236,6 +241,10 @@ fn write_shares(key: &RecoveryKey, split: &SplitArgs) -> Result<Written, Failure
     );
     let values = json!({"key": id.to_string(), "threshold": threshold, "public_key": public_key, "shares": files});
     Ok(Written { text, values })
+}
+
+fn file_error(file: &Path, error: &dyn std::fmt::Display) -> String {
+    format!("{}: {error}", file.display())
 }
 
 /// Writes a line into a new file.
@@ -250,17 +259,20 @@ fn write_new(path: &Path, line: &str, mode: u32) -> io::Result<()> {
     file.sync_all()
 }
 
-async fn check(
+async fn check_shares(
     store: &RootStore,
     shares: &[Share],
     root: &RootKeyArgs,
 ) -> Result<CommandOutput, Failure> {
     let record = store.admin.stored_record().await?;
     let opened = open_roots(&record, shares)?;
-    let id = root.check(store, &record)?;
+    let id = root.check_shares(store, &record)?;
     let mut numbers = Vec::new();
     for (root, (slot, key)) in record.roots().zip(opened) {
-        store.admin.unsealer().keep(record.set, root, key)?;
+        store
+            .admin
+            .unsealer()
+            .set_unwrapped(record.set, root, key)?;
         numbers.push((root.id, slot));
     }
     let mut steps = CommitSteps::default();
@@ -288,7 +300,7 @@ async fn check(
 
 /// Gives every root key of the store a slot of each named provider. Shares replace the providers
 /// that are lost.
-pub(super) async fn recover(
+pub(super) async fn recover_root(
     store: &RootStore,
     shares: &[Share],
     root: &RootKeyArgs,
@@ -296,10 +308,11 @@ pub(super) async fn recover(
 ) -> Result<CommandOutput, Failure> {
     let record = store.admin.stored_record_if_sealed().await?;
     let opened = open_roots(&record, shares)?;
-    let id = root.check(store, &record)?;
-    let (mut changes, mut next) = (Vec::new(), record.next_slot);
+    let id = root.check_shares(store, &record)?;
+    let mut changes = Vec::new();
+    let mut next = record.next_slot;
     for (root, (shares_slot, key)) in record.roots().zip(opened) {
-        let remove = replaced(store, &record, root, names).await?;
+        let remove = replaced_slots(store, &record, root, names).await?;
         let add = store
             .admin
             .new_slots(names.iter().map(String::as_str), record.set, &key, next)
@@ -315,7 +328,10 @@ pub(super) async fn recover(
             .into());
         }
         next += u32::try_from(add.len())?;
-        store.admin.unsealer().keep(record.set, root, key)?;
+        store
+            .admin
+            .unsealer()
+            .set_unwrapped(record.set, root, key)?;
         changes.push((
             root.id,
             SlotChange {
@@ -349,7 +365,7 @@ pub(super) async fn recover(
 
 /// Returns the slots of the named providers, which new slots replace. Fails if such a slot still
 /// unwraps.
-async fn replaced(
+async fn replaced_slots(
     store: &RootStore,
     record: &RootRecord,
     root: &RootEntry,
@@ -449,15 +465,15 @@ impl ShareArgs {
             if file == Path::new("-") {
                 shares.extend(standard_shares()?);
             } else {
-                let failed = |what: &dyn std::fmt::Display| format!("{}: {what}", file.display());
                 // The errors of this function name the file.
                 let bytes = sealwire_service::trusted_file::read(
                     file,
                     FileKind::Secret,
                     INPUT_BYTES_MAX as u64,
                 )?;
-                let text = std::str::from_utf8(&bytes).map_err(|_| failed(&"must be text"))?;
-                shares.push(Share::parse(text).map_err(|error| failed(&error))?);
+                let text = std::str::from_utf8(&bytes)
+                    .map_err(|_| file_error(file, &"must be UTF-8 text"))?;
+                shares.push(Share::parse(text).map_err(|error| file_error(file, &error))?);
             }
         }
         if shares.is_empty() {
@@ -474,7 +490,7 @@ fn standard_shares() -> Result<Vec<Share>, Failure> {
     let _echo = terminal.then(EchoOff::new).transpose()?;
     if terminal {
         errln!(
-            "Type or paste one share per line, and an empty line after the last. They are not shown."
+            "Type or paste one share per line, and an empty line after the last. The terminal does not show the shares."
         );
     }
     let text = read_text(

@@ -10,7 +10,7 @@ use sealwire_wire::control::{Census, CensusKey, CensusRequest};
 use serde::Serialize;
 
 use crate::commands::Failure;
-use crate::commands::collections::repeated_safely;
+use crate::commands::collections::repeat_safely;
 use crate::commands::documents::DocumentProgress;
 
 /// State of a key version that opens, and that also seals if it is the newest.
@@ -49,13 +49,15 @@ struct CollectionRows {
 }
 
 /// Counts the rows of an app. With `prove`, waits until every live engine has the newest keys.
-pub(super) async fn take(
+pub(super) async fn count_rows(
     client: &Client,
     app: &str,
     prove: bool,
     progress: &DocumentProgress,
 ) -> Result<AppCensus, Failure> {
-    let (mut pages, mut after, mut rows) = (Vec::new(), None::<String>, 0);
+    let mut pages = Vec::new();
+    let mut after: Option<String> = None;
+    let mut rows = 0;
     loop {
         let call = CensusRequest {
             app,
@@ -63,8 +65,7 @@ pub(super) async fn take(
             after: after.as_deref(),
             limit: Some(SWEEP_ROWS_MAX as u32),
         };
-        let operation = async || Ok(client.keys_census(call).await?);
-        let page = repeated_safely(operation, |message| errln!("waiting: {message}")).await?;
+        let page = request_census(client, call).await?;
         rows += page.counts.iter().map(|count| count.rows).sum::<u64>();
         progress.say(&format!("{rows} rows counted"));
         after.clone_from(&page.next);
@@ -76,11 +77,18 @@ pub(super) async fn take(
                 after: None,
                 limit: Some(1),
             };
-            let operation = async || Ok(client.keys_census(call).await?);
-            let last = repeated_safely(operation, |message| errln!("waiting: {message}")).await?;
+            let last = request_census(client, call).await?;
             return Ok(AppCensus::new(app, pages, &last.keys));
         }
     }
+}
+
+async fn request_census(client: &Client, request: CensusRequest<'_>) -> Result<Census, Failure> {
+    repeat_safely(
+        async || Ok(client.keys_census(request).await?),
+        |message| errln!("waiting: {message}"),
+    )
+    .await
 }
 
 impl AppCensus {
@@ -113,15 +121,14 @@ impl AppCensus {
             .into_iter()
             .map(|key| KeyRows::new(rows.remove(&key.key).unwrap_or_default(), key));
         let mut keys: Vec<KeyRows> = listed.collect();
-        let missing = |key| CensusKey {
-            key,
-            state: MISSING.into(),
-            ..CensusKey::default()
-        };
-        keys.extend(
-            rows.into_iter()
-                .map(|(key, rows)| KeyRows::new(rows, missing(key))),
-        );
+        keys.extend(rows.into_iter().map(|(key, rows)| {
+            let missing = CensusKey {
+                key,
+                state: MISSING.into(),
+                ..CensusKey::default()
+            };
+            KeyRows::new(rows, missing)
+        }));
         Self {
             app: app.to_owned(),
             keys,
@@ -175,13 +182,15 @@ impl AppCensus {
 
 impl KeyRows {
     fn new(rows: BTreeMap<(String, u32, String), u64>, key: CensusKey) -> Self {
-        let of_collection = |((kind, number, collection), rows)| CollectionRows {
-            kind,
-            collection,
-            number,
-            rows,
-        };
-        let collections: Vec<_> = rows.into_iter().map(of_collection).collect();
+        let collections: Vec<_> = rows
+            .into_iter()
+            .map(|((kind, number, collection), rows)| CollectionRows {
+                kind,
+                collection,
+                number,
+                rows,
+            })
+            .collect();
         Self {
             key,
             rows: collections.iter().map(|of| of.rows).sum(),

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::census::AppCensus;
 use crate::commands::Failure;
-use crate::commands::collections::repeated_safely;
+use crate::commands::collections::repeat_safely;
 use crate::commands::documents::DocumentProgress;
 
 /// The rows to rewrap.
@@ -53,26 +53,34 @@ impl RewrapJob<'_> {
         client: &Client,
         progress: &DocumentProgress,
     ) -> Result<RewrapTotals, Failure> {
-        let page = async |call: RewrapRowsRequest<'_>| {
-            let operation = async || Ok(client.keys_rewrap(call).await?);
-            repeated_safely(operation, |message| errln!("waiting: {message}")).await
-        };
-        self.passes(page, progress).await
+        self.run_passes(
+            async |request: RewrapRowsRequest<'_>| {
+                repeat_safely(
+                    async || Ok(client.keys_rewrap(request).await?),
+                    |message| errln!("waiting: {message}"),
+                )
+                .await
+            },
+            progress,
+        )
+        .await
     }
 
     /// Repeats passes of `page` until one changes nothing.
-    async fn passes(
+    async fn run_passes(
         &self,
         page: impl AsyncFn(RewrapRowsRequest<'_>) -> Result<RewrappedRows, Failure>,
         progress: &DocumentProgress,
     ) -> Result<RewrapTotals, Failure> {
-        let (mut totals, mut pace) = (RewrapTotals::default(), RowPacer::new(self.rate));
+        let mut totals = RewrapTotals::default();
+        let mut pace = RowPacer::new(self.rate);
         let limit = Some(
             self.rate
                 .map_or(OBJECTS_MAX as u32, |rate| rate.min(OBJECTS_MAX as u32)),
         );
         loop {
-            let (mut active, mut after) = (0, None::<String>);
+            let mut active = 0;
+            let mut after: Option<String> = None;
             totals.passes += 1;
             totals.unopened.clear();
             totals.unauthenticated.clear();
@@ -146,7 +154,7 @@ impl RowPacer {
 
 impl RewrapTotals {
     /// Fails if a row did not open, or is in an old format.
-    pub(super) fn verdict(&self, app: &str) -> Result<(), String> {
+    pub(super) fn check_finished(&self, app: &str) -> Result<(), String> {
         let mut reasons = Vec::new();
         let (unopened, of) = listed(&self.unopened);
         if unopened > 0 {
@@ -243,7 +251,7 @@ mod tests {
         let (totals, took) = runtime.block_on(async {
             let began = Instant::now();
             (
-                job.passes(operation, &DocumentProgress::start())
+                job.run_passes(operation, &DocumentProgress::start())
                     .await
                     .unwrap(),
                 began.elapsed(),
@@ -276,12 +284,12 @@ mod tests {
                 ..RewrapTotals::default()
             }
         );
-        let error = totals.verdict("shop").unwrap_err();
+        let error = totals.check_finished("shop").unwrap_err();
         assert_eq!(
             error,
             "3 rows do not open and stay as they are (3 of people): enable their key version and repeat"
         );
-        assert_eq!(RewrapTotals::default().verdict("shop"), Ok(()));
+        assert_eq!(RewrapTotals::default().check_finished("shop"), Ok(()));
         let old = RewrappedRows {
             unauthenticated: 2,
             ..page(1, 0, 0, None)
@@ -296,7 +304,7 @@ mod tests {
                 },
             ],
         );
-        let error = totals.verdict("shop").unwrap_err();
+        let error = totals.check_finished("shop").unwrap_err();
         assert!(
             error.contains("2 objects are in an old format") && error.contains("(2 of people)"),
             "{error}"

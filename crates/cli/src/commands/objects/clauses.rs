@@ -225,14 +225,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_panics(text in ".{0,40}") {
+        fn invalid_texts_do_not_panic(text in ".{0,40}") {
             for read in [Clause::equal as Read, Clause::one_of, Clause::prefix] {
                 let _ = read(&text);
             }
         }
 
         #[test]
-        fn every_text_is_sent_as_it_is(text in ".{0,40}") {
+        fn texts_are_sent_unchanged(text in ".{0,40}") {
             let clause = Clause::equal(&format!("name={text}")).unwrap();
             prop_assert_eq!(&as_json(&clause)["eq"], &serde_json::Value::from(text));
         }

@@ -115,34 +115,35 @@ impl ItemBatches {
     /// # Errors
     /// The file cannot be read, or is neither JSON nor JSON lines.
     pub(super) fn open(file: &Path) -> Result<Self, Failure> {
-        let named = |error: &dyn fmt::Display| format!("{}: {error}", file.display());
         let reader: Box<dyn BufRead> = if file == Path::new("-") {
             Box::new(BufReader::new(std::io::stdin()))
         } else {
             Box::new(BufReader::new(
-                File::open(file).map_err(|error| named(&error))?,
+                File::open(file).map_err(|error| format!("{}: {error}", file.display()))?,
             ))
         };
-        Self::read(reader).map_err(|error| named(&error).into())
+        Self::from_reader(reader).map_err(|error| format!("{}: {error}", file.display()).into())
     }
 
-    fn read(mut reader: Box<dyn BufRead>) -> Result<Self, Failure> {
-        let (mut skipped, mut first) = (0, Vec::new());
+    fn from_reader(mut reader: Box<dyn BufRead>) -> Result<Self, Failure> {
+        let mut skipped = 0;
+        let mut first = Vec::new();
         while reader.read_until(b'\n', &mut first)? > 0 && first.trim_ascii().is_empty() {
             first.clear();
             skipped += 1;
         }
         let is_array = first.trim_ascii_start().starts_with(b"[");
         // A syntax error in the first line can mean that the object continues in the next line.
-        let error = match json::to_msgpack(first.trim_ascii_end(), limits()) {
+        let error = match json::to_msgpack(first.trim_ascii_end(), document_limits()) {
             Err(error @ JsonError::Syntax(_)) if !first.is_empty() => Some(error),
             _ => None,
         };
         if is_array || error.is_some() {
-            let (mut text, start) = (vec![b'\n'; skipped], first.len() + skipped);
+            let mut text = vec![b'\n'; skipped];
+            let start = first.len() + skipped;
             text.append(&mut first);
             reader.read_to_end(&mut text)?;
-            let items = document(&text).map_err(|failure| match error {
+            let items = read_document(&text).map_err(|failure| match error {
                 // Only JSON lines have a second line that starts with a brace.
                 Some(error) if text[start..].trim_ascii_start().starts_with(b"{") => {
                     in_line(skipped + 1, &error)
@@ -164,7 +165,7 @@ impl ItemBatches {
         })
     }
 
-    fn item(&mut self) -> Option<Result<Item, Failure>> {
+    fn next_item(&mut self) -> Option<Result<Item, Failure>> {
         self.next.take().map(Ok).or_else(|| self.items.next())
     }
 }
@@ -174,9 +175,10 @@ impl Iterator for ItemBatches {
 
     /// Returns the items of the next request. An invalid item fails its whole request.
     fn next(&mut self) -> Option<Self::Item> {
-        let (mut body, mut places) = (Vec::new(), Vec::new());
+        let mut body = Vec::new();
+        let mut places = Vec::new();
         while places.len() < OBJECTS_MAX {
-            let (place, item) = match self.item() {
+            let (place, item) = match self.next_item() {
                 None => break,
                 Some(Ok(item)) => item,
                 Some(Err(error)) => return Some(Err(error)),
@@ -198,7 +200,7 @@ impl Iterator for ItemBatches {
     }
 }
 
-fn limits() -> WalkLimits {
+fn document_limits() -> WalkLimits {
     WalkLimits {
         out_bytes_max: usize::MAX,
         ..WalkLimits::default()
@@ -206,14 +208,15 @@ fn limits() -> WalkLimits {
 }
 
 /// Reads a document: the elements of an array, or one value.
-fn document(text: &[u8]) -> Result<Vec<Item>, Failure> {
-    let value = json::to_msgpack(text, limits())?;
+fn read_document(text: &[u8]) -> Result<Vec<Item>, Failure> {
+    let value = json::to_msgpack(text, document_limits())?;
     let mut reader = TokenReader::new(&value);
     let Ok(count) = reader.array_len() else {
         return Ok(vec![(ItemLocation::Whole, value)]);
     };
-    let element = |at| Ok((ItemLocation::Element(at), reader.value()?.to_vec()));
-    (0..count as usize).map(element).collect()
+    (0..count as usize)
+        .map(|at| Ok((ItemLocation::Element(at), reader.value()?.to_vec())))
+        .collect()
 }
 
 /// JSON lines. Empty lines are skipped.
@@ -245,7 +248,7 @@ impl Iterator for Lines {
             self.line += 1;
             if !text.trim_ascii().is_empty() {
                 let place = ItemLocation::Line(self.line);
-                let item = json::to_msgpack(text.trim_ascii_end(), limits());
+                let item = json::to_msgpack(text.trim_ascii_end(), document_limits());
                 return Some(
                     item.map_err(|error| in_line(self.line, &error))
                         .map(|item| (place, item)),
@@ -271,7 +274,7 @@ mod tests {
 
     /// Returns the places of all items and the number of batches, or the first error.
     fn read(text: &str) -> Result<(Vec<ItemLocation>, usize), String> {
-        let batches = ItemBatches::read(Box::new(std::io::Cursor::new(text.to_owned())))
+        let batches = ItemBatches::from_reader(Box::new(std::io::Cursor::new(text.to_owned())))
             .map_err(|error| error.to_string())?;
         let batches: Result<Vec<ItemBatch>, Failure> = batches.collect();
         let batches = batches.map_err(|error| error.to_string())?;
@@ -293,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_of_input_is_read() {
+    fn inputs_in_all_forms_are_read() {
         let lines = |lines: &[usize]| {
             lines
                 .iter()
@@ -336,7 +339,7 @@ mod tests {
     fn a_property_names_the_subject_of_each_object() {
         let batch = |text: &str| {
             let mut batches =
-                ItemBatches::read(Box::new(std::io::Cursor::new(text.to_owned()))).unwrap();
+                ItemBatches::from_reader(Box::new(std::io::Cursor::new(text.to_owned()))).unwrap();
             batches
                 .next()
                 .unwrap()

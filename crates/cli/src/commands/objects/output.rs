@@ -109,18 +109,22 @@ pub(in crate::commands) fn token_line(token: &SubjectToken) -> Result<String, Fa
     Ok(line)
 }
 
+/// Returns a member of an object's properties.
+fn property_json((name, value): &(String, Vec<u8>)) -> Result<String, Failure> {
+    Ok(format!(
+        "{}:{}",
+        serde_json::to_string(name)?,
+        value_json(name, value)?
+    ))
+}
+
 /// Returns an object as one line of JSON.
 pub(in crate::commands) fn json_line(object: &Object) -> Result<String, Failure> {
     let mut line = format!("{{\"id\":{}", serde_json::to_string(&object.id)?);
-    let (version, created, updated) = (
-        Some(object.version),
-        Some(object.created),
-        Some(object.updated),
-    );
     for (name, number) in [
-        ("version", version),
-        ("created", created),
-        ("updated", updated),
+        ("version", Some(object.version)),
+        ("created", Some(object.created)),
+        ("updated", Some(object.updated)),
         ("expires", object.expires),
         ("archived", object.archived),
     ] {
@@ -134,17 +138,10 @@ pub(in crate::commands) fn json_line(object: &Object) -> Result<String, Failure>
             serde_json::to_string(&object.tags)?
         ));
     }
-    let property = |(name, value): &(String, Vec<u8>)| -> Result<String, Failure> {
-        Ok(format!(
-            "{}:{}",
-            serde_json::to_string(name)?,
-            value_json(name, value)?
-        ))
-    };
     let properties: Vec<String> = object
         .properties
         .iter()
-        .map(property)
+        .map(property_json)
         .collect::<Result<_, _>>()?;
     line.push_str(&format!(",\"properties\":{{{}}}}}", properties.join(",")));
     Ok(line)

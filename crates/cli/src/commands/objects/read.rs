@@ -58,11 +58,9 @@ impl Wanted {
     /// Returns the clauses as one MessagePack array, and the names of their properties.
     fn payload(&self) -> Result<(Vec<u8>, Vec<ItemLocation>), Failure> {
         if let Some(file) = &self.clauses {
-            let named = |error| format!("{}: {error}", file.display());
-            return Ok((
-                json::to_msgpack(&read(file)?, WalkLimits::default()).map_err(named)?,
-                Vec::new(),
-            ));
+            let payload = json::to_msgpack(&read(file)?, WalkLimits::default())
+                .map_err(|error| format!("{}: {error}", file.display()))?;
+            return Ok((payload, Vec::new()));
         }
         let all: Vec<&Clause> = [&self.equal, &self.where_in, &self.where_prefix]
             .into_iter()

@@ -12,7 +12,7 @@ use super::{AddArgs, InputArgs, Named};
 use crate::commands::Failure;
 use crate::commands::documents::DocumentProgress;
 use crate::commands::failure::{self, RequestFailure};
-use crate::commands::tokens::{Common, When, read_names, tell};
+use crate::commands::tokens::{Common, When, print_count, read_names};
 
 /// Longest idempotency key, in bytes: the number of the request is appended to it.
 const KEY_BYTES_MAX: usize = IDEMPOTENCY_KEY_BYTES_MAX - 14;
@@ -164,7 +164,7 @@ fn each(
             Err(failure::reworded(&*found, text))
         }
         Err(failure) => Err(failure),
-        Ok(()) => tell(common, done, count, false),
+        Ok(()) => print_count(common, done, count, false),
     }
 }
 
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn each_request_has_a_key_of_its_own() {
+    fn requests_have_distinct_keys() {
         assert_eq!([numbered("k", 1), numbered("k", 2)], ["k", "k.2"]);
         let longest = "k".repeat(KEY_BYTES_MAX);
         assert!(

@@ -437,7 +437,7 @@ fn rules_that_do_not_fit_the_database_say_what_to_do() {
             "no unique index of exactly id",
         ),
         (rule("one.w", "v", ""), "is a view"),
-        (rule("three.t", "v", ""), "there is no table three.t"),
+        (rule("three.t", "v", ""), "table three.t does not exist"),
         (
             rule("one.t", "w", ""),
             "one.t has no column w: it has id, v, j",

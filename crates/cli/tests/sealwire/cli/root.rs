@@ -107,12 +107,12 @@ fn an_engine_starts_with_any_slot_through_the_life_of_a_root_key() {
         uses.contains(", unwrap of slot ") && uses.contains(" (file): ok, "),
         "{uses}"
     );
-    refused_after_output(&at, &["kek", "verify"], "1 slots do not unwrap");
+    refused_after_output(&at, &["kek", "verify"], "1 slot does not unwrap");
     refused(
         &at,
         &["kek", "remove", "1"],
         1,
-        "its provider opens nothing any more; add --yes to do it. Nothing was changed",
+        "its provider can no longer open the store; add --yes to confirm. Nothing was changed",
     );
     ok(&at, &["kek", "remove", "1", "--yes"]);
     assert!(ok(&at, &["kek", "verify"]).contains("slot 2 (provider vault): unwraps the root key"));
@@ -497,7 +497,7 @@ fn anchored(home: &Path) -> u64 {
 /// The anchor is read as soon as a response is there, and after a kill: nothing that comes later is
 /// needed.
 #[test]
-fn every_commit_is_in_the_anchor_before_its_response() {
+fn commits_are_in_the_anchor_before_their_response() {
     let dev = Dev::start();
     dev.write("mine.json", r#"{"card":"4242"}"#);
     dev.ok(&["encrypt", "mine.json", "--output", "sealed.json"]);

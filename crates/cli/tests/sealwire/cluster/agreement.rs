@@ -209,7 +209,7 @@ fn engines_are_restarted_one_after_the_other_and_no_call_fails() {
 }
 
 #[test]
-fn one_value_has_one_token_whoever_asks_whichever_engine() {
+fn values_have_one_token_on_all_engines() {
     run(async {
         let cluster = Cluster::new(Postgres::shared());
         let engines = ["one", "two", "three"].map(|name| cluster.engine(name));

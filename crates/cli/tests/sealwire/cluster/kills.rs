@@ -10,7 +10,7 @@ use crate::cluster::engines::{Cluster, run};
 use crate::cluster::ledger::Ledger;
 
 #[test]
-fn no_acknowledged_token_is_lost_when_engine_or_database_are_killed() {
+fn acknowledged_tokens_survive_kills_of_engine_and_database() {
     let rounds = std::env::var("SEALWIRE_KILL_ROUNDS").map_or(3, |rounds| rounds.parse().unwrap());
     let postgres = Postgres::start(Options::default()).unwrap();
     run(async {

@@ -27,7 +27,7 @@ fn refused(output: &Output, says: &str) {
 }
 
 #[test]
-fn what_one_engine_kept_in_its_folder_several_serve_from_a_database() {
+fn state_of_a_folder_is_served_from_a_database_after_a_move() {
     run(async {
         let cluster = Cluster::new(Postgres::shared());
         let mut alone = cluster.engine_embedded("alone");

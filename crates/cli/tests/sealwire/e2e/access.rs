@@ -464,7 +464,7 @@ fn text(error: &RpcError, key: &str) -> Option<String> {
 }
 
 #[test]
-fn every_operation_under_every_certificate_and_role() {
+fn operations_under_all_certificates_and_roles() {
     run(async {
         let mut harness = start().await;
         let stranger = Authority::create("e2e", Validity::days(1)).unwrap();
@@ -543,7 +543,7 @@ fn principal<'a>(principal: &'a str, operation: PrincipalOperation<'a>) -> Princ
 }
 
 #[test]
-fn no_call_after_the_answer_to_a_revocation_succeeds() {
+fn requests_after_the_response_to_a_revocation_fail() {
     run(async {
         let harness = Arc::new(start().await);
         let operator = connect(&harness, harness.control_address(), FULL).await;
@@ -643,7 +643,7 @@ fn no_call_after_the_answer_to_a_revocation_succeeds() {
 }
 
 #[test]
-fn what_is_not_granted_looks_the_same_whether_it_is_there_or_not() {
+fn resources_without_grant_look_the_same_present_or_absent() {
     run(async {
         let harness = start().await;
         let client = connect(&harness, harness.address, ELSEWHERE).await;
@@ -785,7 +785,7 @@ fn a_role_may_grant_so_many_fields_an_hour() {
 }
 
 #[test]
-fn what_was_decided_and_why_is_in_the_audit_trail() {
+fn decisions_and_their_reasons_are_in_the_audit_trail() {
     run(async {
         let mut harness = Harness::prepared(
             |config| {

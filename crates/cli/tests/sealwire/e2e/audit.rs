@@ -156,7 +156,7 @@ fn rows(records: &[RecordView]) -> Vec<Row> {
 }
 
 #[test]
-fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
+fn data_requests_leave_one_record_with_numbers_without_values() {
     run(async {
         let mut harness = Harness::with(audited).await;
         let chief = operator(&harness, &harness.another_caller("operator")).await;
@@ -606,7 +606,7 @@ fn a_rewrap_is_recorded_with_the_rows_that_it_sealed() {
 }
 
 #[test]
-fn what_is_cancelled_refused_or_cut_off_leaves_one_record_too() {
+fn requests_that_are_cancelled_rejected_or_cut_off_leave_one_record() {
     run(async {
         let mut harness = Harness::with(|config| {
             audited(config);

@@ -419,7 +419,7 @@ fn an_answer_names_what_is_wrong_and_no_value() {
 }
 
 #[test]
-fn what_was_well_said_before_the_garbage_is_answered() {
+fn requests_before_malformed_bytes_get_responses() {
     run(async {
         let harness = Harness::start().await;
         let mut raw = harness.raw().await;
@@ -449,7 +449,7 @@ fn what_was_well_said_before_the_garbage_is_answered() {
 }
 
 #[test]
-fn what_was_said_reaches_a_peer_that_goes_on_sending() {
+fn responses_reach_a_peer_that_continues_to_send() {
     run(async {
         let harness = Harness::start().await;
         let document = fields(60_000);

@@ -280,7 +280,7 @@ fn a_relay_that_renews_its_files_loses_no_call_when_the_old_certificate_goes() {
 }
 
 #[test]
-fn what_runs_finishes_and_nothing_new_begins_once_a_caller_is_revoked() {
+fn revoked_clients_finish_requests_and_start_none() {
     run(async {
         let mut harness = Harness::with(|config| {
             config.crypto.threads = 1;
@@ -332,7 +332,7 @@ fn what_runs_finishes_and_nothing_new_begins_once_a_caller_is_revoked() {
 }
 
 #[test]
-fn what_takes_longer_than_a_drain_is_answered_too() {
+fn requests_longer_than_a_drain_get_responses() {
     run(async {
         let mut harness = Harness::with(|config| {
             config.limits.drain_ms_max = 100;

@@ -452,7 +452,7 @@ fn collections_are_made_set_and_removed() {
 }
 
 #[test]
-fn what_cannot_be_changed_is_refused_by_its_code() {
+fn invalid_changes_fail_with_their_code() {
     run(async {
         let harness = start().await;
         let operator = client(&harness, OPERATOR).await.unwrap();
@@ -651,7 +651,7 @@ fn only_operators_get_in_and_each_listener_has_its_methods() {
 }
 
 #[test]
-fn who_is_not_listed_keeps_no_operator_out() {
+fn unlisted_clients_do_not_block_operators() {
     run(async {
         // An unauthorized client that sends nothing, or half a message, is disconnected long before
         // these limits.

@@ -109,7 +109,7 @@ async fn open(client: &Client, payload: &[u8], context: &[u8]) -> Result<Documen
 }
 
 #[test]
-fn every_document_comes_back_byte_for_byte() {
+fn documents_come_back_byte_for_byte() {
     run(async {
         let harness = Harness::with(|config| config.crypto.precomputed_tables = 64).await;
         harness.set_epoch(50).await;
@@ -359,7 +359,7 @@ fn an_envelope_opens_only_in_its_context_and_under_its_app() {
 }
 
 #[test]
-fn no_altered_envelope_opens_and_all_failures_look_alike() {
+fn altered_envelopes_do_not_open_and_failures_look_alike() {
     run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;

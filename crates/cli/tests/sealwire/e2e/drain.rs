@@ -53,7 +53,7 @@ fn running_calls_finish_and_new_ones_are_told_to_go_elsewhere() {
 }
 
 #[test]
-fn everything_is_served_while_a_balancer_notices_the_drain() {
+fn requests_are_served_while_a_balancer_notices_the_drain() {
     run(async {
         // The test ends long before that.
         let mut harness = Harness::with(|config| config.limits.drain_delay_ms = 300_000).await;
@@ -148,7 +148,7 @@ fn silent_handshakes_do_not_hold_up_the_end() {
 }
 
 #[test]
-fn every_call_is_answered_or_the_connection_closed_in_many_drains() {
+fn requests_get_responses_or_a_closed_connection_in_many_drains() {
     run(async {
         for round in 0..10 {
             let mut harness = Harness::with(stateless).await;

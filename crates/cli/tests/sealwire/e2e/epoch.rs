@@ -242,7 +242,7 @@ const LARGE: u32 = 20_000;
 const EPOCH_MS: u64 = 40;
 
 #[test]
-fn no_number_repeats_when_calls_are_cancelled_in_the_middle() {
+fn sequence_numbers_do_not_repeat_after_cancelled_requests() {
     const ROUNDS: u32 = 20;
     run(async {
         let harness = Harness::with(|config| config.crypto.threads = 1).await;

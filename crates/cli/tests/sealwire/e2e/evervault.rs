@@ -147,7 +147,7 @@ fn vector(name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn every_vector_opens_typed_or_is_left_and_listed() {
+fn vectors_open_typed_or_are_left_and_listed() {
     run(async {
         let lines: Vec<serde_json::Value> = VECTORS
             .lines()
@@ -471,7 +471,7 @@ fn leaves() -> Vec<(Vec<u8>, Vec<u8>)> {
 }
 
 #[test]
-fn what_is_written_is_the_tag_that_was_asked_for_and_opens_to_the_same_value() {
+fn written_values_have_the_requested_tag_and_open_again() {
     run(async {
         let harness = server(false, &["card-number"]).await;
         let client = harness.client().await;
@@ -592,7 +592,7 @@ fn what_is_written_is_the_tag_that_was_asked_for_and_opens_to_the_same_value() {
 }
 
 #[test]
-fn what_the_format_cannot_do_is_refused_by_name() {
+fn unsupported_options_of_the_format_are_rejected_by_name() {
     run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
@@ -960,7 +960,7 @@ fn a_role_goes_along_or_keeps_the_value_where_it_is() {
 /// Tests that rewrapping keeps a value's text. A changed text would reveal a value with a closed
 /// role by its length.
 #[test]
-fn what_moves_inside_the_format_keeps_its_datatype_and_text() {
+fn rewraps_within_the_format_keep_datatype_and_text() {
     run(async {
         let harness = server(false, &[]).await;
         let client = harness.client().await;

@@ -116,7 +116,7 @@ impl Slices for Blocker {
 
 fn block(engine: &Engine) -> (Blocked, oneshot::Receiver<()>) {
     let mut place = offer(engine, WorkSize::default());
-    assert!(!place.waits(), "a blocker has to wait for admission");
+    assert!(!place.is_waiting(), "a blocker has to wait for admission");
     let ((start, started), (release, released)) = (oneshot::channel(), mpsc::channel());
     place.submit(Box::new(Blocker {
         started: Some(start),
@@ -173,7 +173,7 @@ impl EndlessWork {
                 slices: Arc::clone(&slices),
             };
             tasks.spawn(async move {
-                place.admitted().await;
+                place.wait_until_admitted().await;
                 place.submit(Box::new(work));
                 pending::<()>().await;
             });

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use sealwire_apps::CollectionRules;
+use sealwire_apps::{CollectionKind, CollectionRules, Scope};
+use sealwire_records::token::Format;
 use sealwire_settings::Config;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -16,6 +17,17 @@ use crate::e2e::raw::tls_connect;
 
 const DOCUMENT: &str = r#"{ "order" : 81723, "name": "Zo\u00eb",
   "card": {"number": "4242424242424242", "cvc":042.0e0 }, "total": 129.90, "tags":[ ] }"#;
+
+/// Rules of a collection of random tokens.
+fn people() -> CollectionRules {
+    CollectionRules {
+        kind: CollectionKind::Random,
+        format: Format::Opaque,
+        scope: Scope::Collection,
+        expires_s: None,
+        retention_s: None,
+    }
+}
 
 fn with_http(config: &mut Config) {
     config.http.address = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
@@ -192,9 +204,7 @@ fn http_documents_keep_every_byte_that_is_not_selected() {
 fn http_serves_the_methods_of_the_data_listener() {
     run(async {
         let harness = Harness::with(with_http).await;
-        harness
-            .create_collection("shop", "people", CollectionRules::default())
-            .await;
+        harness.create_collection("shop", "people", people()).await;
         let curl = Curl::new(&harness);
 
         let health = curl.send("/v1/health", &[]).await;

@@ -66,7 +66,7 @@ async fn until(what: &str, holds: impl AsyncFn() -> bool) {
 }
 
 #[test]
-fn what_one_engine_changes_all_come_to_serve() {
+fn changes_of_one_engine_reach_all_engines() {
     run(async {
         let (harness, servers) = three().await;
         let mut clients = Vec::new();

@@ -349,7 +349,7 @@ fn an_idle_connection_keeps_no_memory_of_large_messages() {
 }
 
 #[test]
-fn no_more_connections_than_allowed() {
+fn connections_stay_within_their_limit() {
     run(async {
         let harness = Harness::with(|config| {
             config.limits.connections_max = 3;
@@ -713,7 +713,7 @@ fn cheap_messages() -> [(&'static str, Vec<u8>, u32); 6] {
 }
 
 #[test]
-fn no_kind_of_cheap_message_keeps_the_network_threads_from_a_neighbour() {
+fn cheap_messages_do_not_block_the_network_threads_for_others() {
     run(async {
         let harness = Harness::with(|config| config.limits.rejected_per_s_max = 1_000).await;
         let relay = harness.client().await;

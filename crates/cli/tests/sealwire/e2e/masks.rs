@@ -64,7 +64,7 @@ async fn mask(
 }
 
 #[test]
-fn every_function_masks_alike_in_every_call_and_otherwise_in_another_app() {
+fn mask_functions_repeat_per_app_and_differ_between_apps() {
     run(async {
         let harness = Harness::start().await;
         harness.serve_app("other").await;
@@ -536,7 +536,7 @@ const MASKS: [&str; 9] = [
 ];
 
 #[test]
-fn nothing_that_decrypt_opens_gets_past_the_mask_of_a_role() {
+fn decrypted_values_pass_the_mask_of_a_role() {
     run(async {
         let harness = start().await;
         let (operator, relay) = (
@@ -805,7 +805,7 @@ async fn set_role(operator: &Client, role: &str, grants: &[&str]) {
 }
 
 #[test]
-fn nothing_that_detokenize_finds_gets_past_the_mask_of_a_role() {
+fn detokenized_values_pass_the_mask_of_a_role() {
     run(async {
         let harness = start().await;
         let rules = |format| CollectionRules {
@@ -932,7 +932,7 @@ fn nothing_that_detokenize_finds_gets_past_the_mask_of_a_role() {
 }
 
 #[test]
-fn what_a_role_lets_see_changes_with_the_answer_that_says_so() {
+fn visible_values_of_a_role_change_with_its_response() {
     run(async {
         let harness = start().await;
         let (operator, relay) = (

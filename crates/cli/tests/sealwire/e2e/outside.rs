@@ -77,7 +77,7 @@ async fn key_of(client: &Client, document: &[u8]) -> (String, bool) {
 }
 
 #[test]
-fn those_who_may_get_the_keys_on_either_listener() {
+fn principals_that_can_get_the_public_keys_on_either_listener() {
     run(async {
         let harness = access::start().await;
         let operator = connect(&harness, harness.control_address(), FULL).await;
@@ -168,7 +168,7 @@ fn those_who_may_get_the_keys_on_either_listener() {
 }
 
 #[test]
-fn what_a_client_seals_without_an_engine_opens_and_tells_its_origin() {
+fn values_sealed_by_a_client_open_and_show_their_origin() {
     run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
@@ -233,7 +233,7 @@ fn what_a_client_seals_without_an_engine_opens_and_tells_its_origin() {
 }
 
 #[test]
-fn what_is_sealed_to_a_hybrid_key_opens_and_tells_its_origin() {
+fn values_sealed_to_a_hybrid_key_open_and_show_their_origin() {
     run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;

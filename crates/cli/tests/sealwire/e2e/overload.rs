@@ -125,7 +125,7 @@ fn a_call_that_no_crypto_thread_takes_is_rejected() {
 }
 
 #[test]
-fn what_costs_nothing_is_answered_while_calls_may_not_begin() {
+fn cheap_requests_get_responses_while_no_request_can_start() {
     run(async {
         let harness = impatient().await;
         let mut raw = harness.raw().await;
@@ -162,7 +162,7 @@ fn what_costs_nothing_is_answered_while_calls_may_not_begin() {
 }
 
 #[test]
-fn who_cannot_be_served_in_time_hears_it_at_once() {
+fn requests_that_cannot_meet_their_deadline_fail_at_once() {
     run(async {
         let harness = impatient().await;
         let mut raw = harness.raw().await;
@@ -200,7 +200,7 @@ async fn answers(raw: &mut Raw, msgids: std::ops::Range<u32>) {
 }
 
 #[test]
-fn one_callers_batches_do_not_hold_up_another() {
+fn batches_of_one_client_do_not_delay_another() {
     run(async {
         let harness = impatient().await;
         // Hours of work for the one crypto thread, by one principal.

@@ -9,7 +9,7 @@ use crate::e2e::harness::{APP, Dice, Harness, fields, run};
 use crate::e2e::raw::{Heard, encrypt, health, heavy};
 
 #[test]
-fn every_call_gets_its_own_answer() {
+fn pipelined_requests_get_their_own_responses() {
     run(async {
         let harness = Harness::start().await;
         let mut raw = harness.raw().await;

@@ -131,7 +131,7 @@ impl Raw {
             match self.scanner.scan(&self.buffer) {
                 Scan::Message(boundary) => {
                     let message = self.buffer.split_to(boundary.bytes);
-                    return match boundary.head {
+                    return match boundary.header {
                         MessageHeader::Response { .. } => {
                             let reply = Response::decode(&message).unwrap();
                             Heard::Response(

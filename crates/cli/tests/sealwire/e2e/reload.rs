@@ -153,7 +153,7 @@ fn a_hangup_takes_over_what_is_right_and_nothing_of_what_is_wrong() {
             format!("{good}\n[log]\nfilter = \"debug\"\n[limits]\ndepth_max = 1\n"),
         )
         .unwrap();
-        let why = engine.hangup("nothing is reloaded")["why"].to_string();
+        let why = engine.hangup("was not reloaded")["why"].to_string();
         assert!(why.contains("limits.depth_max"), "{why}");
         std::fs::write(&config, format!("{good}\n[log]\nfilter = \"debug\"\n")).unwrap();
         let key = std::fs::read(folder.join("server-key.pem")).unwrap();
@@ -162,7 +162,7 @@ fn a_hangup_takes_over_what_is_right_and_nothing_of_what_is_wrong() {
             std::fs::read(folder.join("client-key.pem")).unwrap(),
         )
         .unwrap();
-        let why = engine.hangup("nothing is reloaded")["why"].to_string();
+        let why = engine.hangup("was not reloaded")["why"].to_string();
         assert!(
             why.contains("does not belong to the first certificate"),
             "{why}"
@@ -203,7 +203,7 @@ fn a_hangup_takes_over_what_is_right_and_nothing_of_what_is_wrong() {
             held["fingerprint"] != first && held["key"] == "tls.certificate",
             "{held}"
         );
-        assert_eq!(engine.says("takes a restart")["takes_a_restart"], "limits");
+        assert_eq!(engine.says("need a restart")["takes_a_restart"], "limits");
         client.health().await.unwrap();
         assert_eq!(
             client.stats().attempts,

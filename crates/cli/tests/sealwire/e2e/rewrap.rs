@@ -153,7 +153,7 @@ fn a_rotation_and_a_rewrap_let_the_old_key_go() {
 }
 
 #[test]
-fn every_document_moves_between_suites_and_encodings() {
+fn documents_move_between_suites_and_encodings() {
     run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
@@ -226,7 +226,7 @@ fn every_document_moves_between_suites_and_encodings() {
 }
 
 #[test]
-fn one_ephemeral_key_takes_fields_of_many() {
+fn ephemeral_key_is_shared_by_fields_of_many_keys() {
     run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
@@ -326,7 +326,7 @@ fn sealed_containers_stay_whole_and_selections_narrow() {
 }
 
 #[test]
-fn what_is_no_envelope_stays_byte_for_byte() {
+fn values_other_than_envelopes_stay_byte_for_byte() {
     run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
@@ -382,7 +382,7 @@ fn what_is_no_envelope_stays_byte_for_byte() {
 }
 
 #[test]
-fn what_does_not_open_fails_or_is_reported_and_left() {
+fn unopened_values_fail_or_are_reported_and_left() {
     run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;

@@ -316,7 +316,7 @@ fn a_file_that_is_lost_leaves_the_engine_serving() {
 }
 
 #[test]
-fn what_is_kept_in_a_folder_is_there_after_a_restart() {
+fn state_in_a_folder_survives_a_restart() {
     run(async {
         let mut harness = Harness::start().await;
         let sealed = seal(&harness.client().await).await.payload;

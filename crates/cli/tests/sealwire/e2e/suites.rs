@@ -492,7 +492,7 @@ fn new_app_writes_psk_mode_and_an_old_one_moves_to_it() {
 
 /// A whole document, a container and fields; each is as any other value to the rest of the engine.
 #[test]
-fn what_a_quantum_computer_does_not_open_is_an_envelope_like_others() {
+fn hybrid_envelopes_work_like_other_envelopes() {
     run(async {
         let harness = Harness::start().await;
         harness.set_epoch(15_000).await;

@@ -46,7 +46,7 @@ async fn text(raw: &mut Raw, msgid: u32) -> String {
 }
 
 #[test]
-fn every_kind_of_failed_request_is_answered_with_text() {
+fn failed_requests_of_all_kinds_get_a_text() {
     let deep = [
         b"\x94\x00\x07\xa7encrypt\x91\x82\xa3app\xa4shop\xa7payload".to_vec(),
         vec![0x91; 1_000],

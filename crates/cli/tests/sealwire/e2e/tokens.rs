@@ -157,7 +157,7 @@ fn errors(document: &Document) -> Vec<(&str, ErrorCode)> {
 }
 
 #[test]
-fn every_value_comes_back_exactly() {
+fn values_come_back_exactly() {
     run(async {
         for harness in engines().await {
             let client = harness.client().await;
@@ -299,7 +299,7 @@ fn formats_hold_what_they_say() {
 }
 
 #[test]
-fn one_value_has_one_token_however_many_ask_at_once() {
+fn concurrent_requests_get_one_token_per_value() {
     run(async {
         for harness in engines().await {
             let harness = Arc::new(harness);
@@ -644,7 +644,7 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
 }
 
 #[test]
-fn what_a_call_names_must_be_there_and_its_own() {
+fn named_resources_must_exist_and_belong_to_the_app() {
     run(async {
         for harness in engines().await {
             harness.create_app("other").await;
@@ -822,7 +822,7 @@ fn strings_of_first(document: &[u8]) -> String {
 }
 
 #[test]
-fn what_is_cancelled_at_any_moment_leaves_nothing_in_flight() {
+fn cancelled_requests_leave_nothing_in_flight() {
     run(async {
         for harness in engines().await {
             let mut raw = harness.raw().await;
@@ -902,7 +902,7 @@ fn past_its_deadline_a_call_is_answered_and_ends() {
 }
 
 #[test]
-fn what_was_answered_is_there_after_a_restart() {
+fn acknowledged_tokens_survive_a_restart() {
     run(async {
         let mut harness = engine().await;
         let mut raw: Raw = harness.raw().await;
@@ -1123,7 +1123,7 @@ fn a_store_that_hangs_holds_up_nobody_else_and_no_caller_past_its_deadline() {
 }
 
 #[test]
-fn who_asks_and_leaves_has_the_store_do_little_at_once() {
+fn clients_that_leave_cause_little_concurrent_store_work() {
     run(async {
         let (harness, store) = balky().await;
         let (client, mut raw) = (harness.client().await, harness.raw().await);

@@ -82,7 +82,7 @@ fn the_container_file_names_what_there_is() {
         .collect();
     for (name, _) in &variables {
         assert!(
-            keys::all().any(|key| key.variable() == *name),
+            keys::all().any(|key| keys::variable(key) == *name),
             "{name} overrides no key"
         );
     }

@@ -25,7 +25,7 @@ fn shown(text: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn every_panel_asks_for_what_there_is() {
+fn panels_query_existing_metrics() {
     let dashboard: Value = serde_json::from_str(&read(DASHBOARD)).unwrap();
     let checker = Checker::new();
     let (mut asked, mut rows, mut ids) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
@@ -118,8 +118,8 @@ fn alerts(file: &str) -> Vec<Alert> {
 }
 
 #[test]
-fn every_alert_asks_for_what_there_is_and_is_in_the_guide() {
-    let guide = read("docs/operations.md");
+fn alerts_query_existing_metrics_and_are_in_the_guide() {
+    let guide = read("docs/operators/incident-alerts.md");
     let checker = Checker::new();
     for Alert {
         name,
@@ -129,7 +129,7 @@ fn every_alert_asks_for_what_there_is_and_is_in_the_guide() {
     {
         assert!(
             guide.contains(&format!("`{name}`")),
-            "{name} is not in docs/operations.md: say what to do about it"
+            "{name} is not in docs/operators/incident-alerts.md: say what to do about it"
         );
         let labels = checker
             .check(&expression)
@@ -146,8 +146,8 @@ fn every_alert_asks_for_what_there_is_and_is_in_the_guide() {
 }
 
 #[test]
-fn every_alert_of_the_relay_asks_for_what_there_is_and_is_in_the_guide() {
-    let guide = read("docs/relay.md");
+fn relay_alerts_query_existing_metrics_and_are_in_the_guide() {
+    let guide = read("docs/operators/relay-run.md");
     // A test of the relay compares this document with the program.
     let metrics = read("docs/relay-metrics.md");
     for Alert {
@@ -156,7 +156,7 @@ fn every_alert_of_the_relay_asks_for_what_there_is_and_is_in_the_guide() {
     {
         assert!(
             guide.contains(&format!("`{name}`")),
-            "{name} is not in docs/relay.md: say what to do about it"
+            "{name} is not in docs/operators/relay-run.md: say what to do about it"
         );
         let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         for metric in words.filter(|word| word.starts_with("sealwire_")) {
@@ -169,7 +169,7 @@ fn every_alert_of_the_relay_asks_for_what_there_is_and_is_in_the_guide() {
 }
 
 #[test]
-fn every_alert_fires_on_a_time_series_of_its_failure_and_on_no_other() {
+fn alerts_fire_only_on_time_series_of_their_failure() {
     for (rules, tests) in [(RULES, TESTS), (RELAY_RULES, RELAY_TESTS)] {
         let cases = read(tests);
         for Alert { name, .. } in alerts(rules) {

@@ -1,7 +1,7 @@
-//! Runs every block of commands in the operator's guide, in order, in one shell, with the built
+//! Runs every block of commands in the operators' pages, in order, in one shell, with the built
 //! program.
 //!
-//! The commands differ from the guide in three points: ports are free ones, system folders are
+//! The commands differ from the pages in three points: ports are free ones, system folders are
 //! below a folder of the test, and the database is a temporary one. Programs that need a whole
 //! machine are replaced: `systemctl` by a script that starts and stops the unit's program and
 //! judges its exit status, `useradd` and `chown` by scripts that check their arguments.
@@ -16,7 +16,25 @@ use sealwire_testkit::Postgres;
 
 use crate::operations::{read, repository};
 
-const GUIDE: &str = "docs/operations.md";
+const FOLDER: &str = "docs/operators";
+
+/// The pages of [`FOLDER`] that have commands, in the order in which their commands can run.
+const PAGES: [&str; 14] = [
+    "install.md",
+    "configure.md",
+    "roles.md",
+    "audit.md",
+    "choose-a-store.md",
+    "backup-and-restore.md",
+    "unseal-and-root-keys.md",
+    "rotate-root-keys.md",
+    "recovery-shares.md",
+    "changed-or-older-state.md",
+    "start-and-stop.md",
+    "certificates.md",
+    "monitor-and-alert.md",
+    "upgrade.md",
+];
 
 /// A block of commands, and its output if the guide shows it.
 pub(crate) struct Block {
@@ -109,7 +127,7 @@ stop() {
 case "$*" in
     daemon-reload) test -f "$unit" ;;
     "enable --now sealwire" | "start sealwire") is_up || start ;;
-    "stop sealwire") is_up && stop ;;
+    "stop sealwire") ! is_up || stop ;;
     "restart sealwire") is_up && stop; start ;;
     "reload sealwire")
         [ "$(sed -n 's/^ExecReload=//p' "$unit")" = '/bin/kill -HUP $MAINPID' ]
@@ -132,7 +150,7 @@ pub(crate) fn free_ports() -> [String; 3] {
 }
 
 #[test]
-fn every_command_of_the_guide_does_what_it_says() {
+fn commands_of_the_operations_guide_work() {
     let postgres = Postgres::shared();
     let database = postgres.database().unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -181,11 +199,16 @@ fn every_command_of_the_guide_does_what_it_says() {
     ] {
         program(&root.join("bin").join(name), text);
     }
-    let blocks = blocks(GUIDE, &read(GUIDE));
-    assert!(blocks.len() >= 10, "{} blocks were found", blocks.len());
+    let mut blocks: Vec<(String, Block)> = Vec::new();
+    for page in PAGES {
+        let path = format!("{FOLDER}/{page}");
+        let found = self::blocks(&path, &read(&path));
+        assert!(!found.is_empty(), "{path} has no commands");
+        blocks.extend(found.into_iter().map(|block| (path.clone(), block)));
+    }
     let ca = postgres.certificates().ca.display().to_string();
     let mut script = String::from("set -euo pipefail\n");
-    for (at, block) in blocks.iter().enumerate() {
+    for (at, (_, block)) in blocks.iter().enumerate() {
         if block.commands.contains("postgres-password") {
             // Files of the operator: the database's password and authority.
             let etc = root.join("etc/sealwire");
@@ -245,16 +268,17 @@ fn every_command_of_the_guide_does_what_it_says() {
     }
     let text = |name: String| fs::read_to_string(folder.path().join(name)).unwrap_or_default();
     let last: usize = text("at".into()).trim().parse().unwrap();
+    let (page, block) = &blocks[last];
     assert!(
         outcome.success(),
-        "{GUIDE}:{}: failed: {}\n{}\n{}",
-        blocks[last].line,
-        here(&blocks[last].commands),
+        "{page}:{}: failed: {}\n{}\n{}",
+        block.line,
+        here(&block.commands),
         text(format!("{last}.out")),
         text(format!("{last}.err")),
     );
     assert_eq!(last + 1, blocks.len());
-    for (at, block) in blocks.iter().enumerate() {
+    for (at, (page, block)) in blocks.iter().enumerate() {
         let Some(shown) = &block.shown else { continue };
         let (shown, output) = (here(shown), text(format!("{at}.out")));
         let same = fits(
@@ -263,11 +287,11 @@ fn every_command_of_the_guide_does_what_it_says() {
         );
         assert!(
             same,
-            "{GUIDE}:{}: prints\n{output}\nand not\n{shown}",
+            "{page}:{}: prints\n{output}\nand not\n{shown}",
             block.line
         );
     }
-    // The JSON log has the fields that the guide names, and none of the processed values.
+    // The JSON log has the fields that the pages name, and none of the processed values.
     let log = fs::read_to_string(root.join("log")).unwrap();
     assert!(!log.contains("4242424242424242") && !log.contains("Zoe"));
     for line in log.lines() {
@@ -279,6 +303,15 @@ fn every_command_of_the_guide_does_what_it_says() {
         assert!(event["fields"]["message"].is_string(), "{line}");
     }
     assert!(log.lines().count() >= 10, "{log}");
+}
+
+#[test]
+fn pages_with_commands_are_run() {
+    for entry in fs::read_dir(repository(FOLDER)).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let has_commands = read(&format!("{FOLDER}/{name}")).contains("```sh\n");
+        assert_eq!(has_commands, PAGES.contains(&name.as_str()), "{name}");
+    }
 }
 
 #[test]

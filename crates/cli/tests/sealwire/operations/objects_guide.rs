@@ -11,12 +11,12 @@ use crate::operations::guide::{Block, blocks, fits};
 use crate::operations::read;
 
 #[test]
-fn every_command_of_the_guide_of_objects_does_what_it_says() {
+fn commands_of_the_objects_guide_work() {
     run("docs/objects.md", 7);
 }
 
 #[test]
-fn every_command_of_the_guide_of_data_subjects_does_what_it_says() {
+fn commands_of_the_data_subjects_guide_work() {
     run("docs/data-subjects.md", 6);
 }
 

@@ -253,7 +253,7 @@ fn tokens(expression: &str) -> Result<Vec<PromqlToken>, String> {
 }
 
 #[test]
-fn what_the_program_has_passes_and_what_it_has_not_is_named() {
+fn existing_metrics_pass_and_missing_metrics_are_named() {
     let checker = Checker::new();
     for good in [
         "sealwire_ready == 0",

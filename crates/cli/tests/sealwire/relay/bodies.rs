@@ -104,7 +104,7 @@ fn bodies() -> Vec<(&'static str, String)> {
 }
 
 #[test]
-fn every_format_is_sealed_at_the_upstream_and_comes_back_byte_for_byte() {
+fn formats_are_sealed_at_the_upstream_and_come_back_byte_for_byte() {
     run(async {
         let site = Site::start(ROUTES).await;
         for route in ["orders", "streams"] {

@@ -40,7 +40,8 @@ fn a_third_party_gets_the_value_that_the_service_does_not_hold() {
             Upstream::start(Some(tls)).await,
         );
         let file = |name: &str| folder.path().join(name).display().to_string();
-        let new = authority::create(&["localhost"], 1, OffsetDateTime::now_utc()).unwrap();
+        let new =
+            authority::create_authority(&["localhost"], 1, OffsetDateTime::now_utc()).unwrap();
         std::fs::write(file("egress-ca.pem"), &new.cert_pem).unwrap();
         private(file("egress-ca-key.pem").as_ref(), &new.key_pem);
         private(file("tokens").as_ref(), TOKEN);

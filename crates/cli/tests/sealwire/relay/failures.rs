@@ -50,7 +50,7 @@ select = ["$.pan"]
 const CANARY: &str = "4111111111111111";
 
 #[test]
-fn nothing_passes_while_the_engine_is_gone() {
+fn requests_fail_while_the_engine_is_gone() {
     run(async {
         let mut site = Site::start(ROUTES).await;
         let body = format!("{{\"pan\":\"{CANARY}\"}}");
@@ -96,17 +96,17 @@ fn nothing_passes_while_the_engine_is_gone() {
         );
         assert!(
             site.relay
-                .metrics()
+                .metrics_text()
                 .contains("sealwire_relay_failed_open_total{route=\"leaky\"} 1"),
             "{}",
-            site.relay.metrics()
+            site.relay.metrics_text()
         );
         site.engine.restart().await;
     });
 }
 
 #[test]
-fn what_the_engine_denies_is_a_fault_of_the_relay() {
+fn engine_denials_are_errors_of_the_relay() {
     run(async {
         let site = Site::start(ROUTES).await;
         let (status, headers, _) = site

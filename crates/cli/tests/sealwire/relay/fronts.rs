@@ -301,7 +301,7 @@ fn addresses(relay: &Server) -> (SocketAddr, SocketAddr) {
 
 async fn is_ready(relay: &Server) {
     let until = Instant::now() + HANG;
-    while let Some(reason) = relay.refusal() {
+    while let Some(reason) = relay.unready_reason() {
         assert!(Instant::now() < until, "a relay is not ready: {reason}");
         sleep(Duration::from_millis(20)).await;
     }
@@ -399,7 +399,7 @@ async fn check(front: &Front) {
         "{problem}"
     );
     let until = Instant::now() + HANG;
-    while other.refusal().is_none() {
+    while other.unready_reason().is_none() {
         assert!(
             Instant::now() < until,
             "the relay takes the engine for running"

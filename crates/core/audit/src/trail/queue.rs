@@ -128,6 +128,7 @@ impl Inner {
         if self.own_until.is_some_and(|until| now >= until) {
             self.own_until = None;
         }
+
         let is_free = self.sleep == Sleep::Idle && self.loan == Loan::None;
         is_free
             && !self.fails
@@ -197,6 +198,7 @@ impl Queue {
             fails: false,
             closing: false,
         };
+
         let shares_writing = shares_writing && on_failure == OnFailure::Reject;
         Self {
             inner: Mutex::new(inner),
@@ -216,13 +218,15 @@ impl Queue {
     /// cannot be written.
     pub(super) fn push(&self, body: &[u8]) -> PushOutcome {
         let mut inner = self.inner();
-        let (records, bytes) = (inner.batch.len() + 1, inner.batch.bytes.len() + body.len());
+        let records = inner.batch.len() + 1;
+        let bytes = inner.batch.bytes.len() + body.len();
         let refused = inner.fails && self.on_failure == OnFailure::Reject;
         if refused || inner.closing || records > self.records_max || bytes > self.bytes_max {
             inner.lost = Lost::and(inner.lost, 1, Timestamp::now());
             inner.lost_in_all += 1;
             return PushOutcome::Lost;
         }
+
         inner.batch.bytes.extend_from_slice(body);
         inner.batch.ends.push(bytes);
         let group = Arc::clone(&inner.batch.group);
@@ -231,19 +235,23 @@ impl Queue {
             inner.promises += 1;
             return PushOutcome::WriteSoon(group);
         }
+
         let half = records > self.records_max / 2 || bytes > self.bytes_max / 2;
         let wakes = match inner.sleep {
             Sleep::Not => false,
             Sleep::Idle => inner.loan == Loan::None || (inner.loan == Loan::Promised && half),
             Sleep::Gathers => half,
         };
+
         if wakes {
             (inner.sleep, inner.loan) = (Sleep::Not, Loan::None);
         }
+
         drop(inner);
         if wakes {
             self.wakes.notify_one();
         }
+
         PushOutcome::Queued(group)
     }
 
@@ -269,10 +277,12 @@ impl Queue {
         if was_slow {
             inner.own_until = Some(Instant::now() + AFTER_SLOW_WRITE);
         }
+
         let wakes = retry || inner.closing || inner.lost.is_some() || inner.batch.len() > 0;
         if wakes {
             inner.sleep = Sleep::Not;
         }
+
         drop(inner);
         if wakes {
             self.wakes.notify_one();
@@ -328,15 +338,18 @@ impl Queue {
         } else {
             gather
         };
+
         if !gather.is_zero() && !inner.closing {
             inner.sleep = Sleep::Gathers;
-            let gathers = |inner: &mut Inner| inner.sleep == Sleep::Gathers && !inner.closing;
             inner = self
                 .wakes
-                .wait_timeout_while(inner, gather, gathers)
+                .wait_timeout_while(inner, gather, |inner: &mut Inner| {
+                    inner.sleep == Sleep::Gathers && !inner.closing
+                })
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
+
         (inner.sleep, inner.loan, inner.retry) = (Sleep::Not, Loan::None, false);
         std::mem::swap(&mut inner.batch, batch);
         TakenRecords {

@@ -42,7 +42,9 @@ impl Writer {
         observer: Arc<dyn Observer>,
         on_failure: OnFailure,
     ) -> Self {
-        let (error, gap, batch) = (String::new(), Vec::new(), Batch::default());
+        let error = String::new();
+        let gap = Vec::new();
+        let batch = Batch::default();
         Self {
             journal,
             shared,
@@ -70,6 +72,7 @@ impl Writer {
             } else {
                 shared.queue.take(&mut batch, gather)
             };
+
             let mut place = lock(writer);
             let Some(this) = place.as_mut() else { return };
             this.lose(lost);
@@ -86,17 +89,19 @@ impl Writer {
     /// Writes the queued records on the request thread that promised the write, without retries.
     /// The writer thread retries after a failure.
     pub(super) fn write_now(&mut self) {
-        let (mut batch, begun) = (std::mem::take(&mut self.batch), Instant::now());
+        let mut batch = std::mem::take(&mut self.batch);
+        let started = Instant::now();
         let Some(lost) = self.shared.queue.take_promised(&mut batch) else {
             self.batch = batch;
             return;
         };
+
         self.lose(lost);
         let is_written = self.write(&mut batch, false);
         self.batch = batch;
         self.shared
             .queue
-            .give_back(!is_written, begun.elapsed() >= SLOW);
+            .give_back(!is_written, started.elapsed() >= SLOW);
     }
 
     fn stop(&mut self, mut batch: Batch) {
@@ -106,6 +111,7 @@ impl Writer {
         if batch.len() > 0 {
             self.give_up(&mut batch);
         }
+
         let lost = self.lost.map_or(0, |lost| lost.records);
         if lost == 0 {
             // This sync ensures that a machine failure does not lose records of a closed audit log.
@@ -116,6 +122,7 @@ impl Writer {
                 });
             }
         }
+
         self.observer.notice(&FileEvent::Stopped {
             head: &shown(self.journal.last()),
             lost,
@@ -139,7 +146,8 @@ impl Writer {
     }
 
     fn attempt(&mut self, batch: &Batch) -> io::Result<()> {
-        let (now, begun) = (Timestamp::now(), Instant::now());
+        let now = Timestamp::now();
+        let started = Instant::now();
         self.gap.clear();
         if let Some(Lost { records, since }) = self.lost {
             let error = if self.error.is_empty() {
@@ -147,6 +155,7 @@ impl Writer {
             } else {
                 &self.error
             };
+
             Event::Gap {
                 lost: records,
                 since,
@@ -154,6 +163,7 @@ impl Writer {
             }
             .encode(&mut self.gap, now, &self.shared.instance);
         }
+
         let gap = Some(&self.gap[..]).filter(|gap| !gap.is_empty());
         let records = (batch.len() + usize::from(gap.is_some())) as u64;
         let before = self.journal.last();
@@ -172,15 +182,17 @@ impl Writer {
                 head: &shown(before),
             });
         }
+
         let lost = self.lost.take().map_or(0, |lost| lost.records);
         if self.fails || lost > 0 {
             self.set_fails(false);
             self.error.clear();
             self.observer.notice(&FileEvent::Recovered { lost });
         }
+
         self.observer.notice(&FileEvent::Wrote {
             records,
-            took: begun.elapsed(),
+            took: started.elapsed(),
         });
         Ok(())
     }

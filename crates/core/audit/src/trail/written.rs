@@ -147,6 +147,7 @@ impl Future for WriteAck {
                 }
             }
         };
+
         self.0 = AckState::Over(outcome);
         Poll::Ready(outcome)
     }

@@ -152,6 +152,7 @@ impl<'a> Check<'a> {
             torn_bytes: 0,
             line_end: 0,
         };
+
         match archived {
             Ok(archived) => check.apply_archive_statement(archived),
             Err(NoteError::Missing) => (),
@@ -164,6 +165,7 @@ impl<'a> Check<'a> {
                 );
             }
         }
+
         check
     }
 
@@ -175,6 +177,7 @@ impl<'a> Check<'a> {
             let problem = Problem::ArchivedFindings(archived.findings);
             self.add_finding_in(ARCHIVED_FILE.into(), 0, Some(last.seq), problem);
         }
+
         for (anchor, found) in self
             .anchors
             .iter_mut()
@@ -211,11 +214,13 @@ impl<'a> Check<'a> {
             self.torn_bytes = raw.end - start;
             return;
         }
+
         self.lines += 1;
         self.judge_pending(line.as_ref());
         if self.line_number == 1 {
             self.check_header(line.as_ref());
         }
+
         let mut bytes = std::mem::take(&mut self.spare_buffer);
         bytes.clear();
         bytes.extend_from_slice(raw.bytes());
@@ -243,13 +248,16 @@ impl<'a> Check<'a> {
             self.add_finding(1, Some(line.seq), Problem::NoHeader);
             return;
         };
+
         if self.file != Segment::from(line.seq).name {
             self.add_finding(1, Some(line.seq), Problem::Renamed);
         }
+
         if self.key.is_some_and(|key| key.id() != header.key) {
             self.has_other_key = true;
             self.add_finding(1, Some(line.seq), Problem::OtherKey(header.key.clone()));
         }
+
         let is_contiguous = header.previous.seq + 1 == line.seq;
         if self.segments == 1 {
             self.from_beginning = header.previous.seq == 0;
@@ -284,9 +292,11 @@ impl<'a> Check<'a> {
                 (last.seq + 1, is_other)
             }
         };
+
         if is_other {
             self.add_finding(1, Some(before.seq + 1), Problem::Spliced);
         }
+
         if self.range.from.is_none() && before.seq >= from {
             self.add_finding(
                 0,
@@ -304,8 +314,9 @@ impl<'a> Check<'a> {
         let Some(pending) = self.pending.take() else {
             return;
         };
+
         match Line::parse(&pending.bytes).filter(|_| pending.is_line) {
-            Some(line) => self.judge(&line, pending.line_number, next),
+            Some(line) => self.check_readable(&line, pending.line_number, next),
             None => {
                 self.add_finding(pending.line_number, None, Problem::Unreadable);
                 // If the next line does not have the expected number, the unreadable line was a
@@ -316,23 +327,28 @@ impl<'a> Check<'a> {
                 }
             }
         }
+
         self.spare_buffer = pending.bytes;
     }
 
-    /// Judges a readable line.
-    fn judge(&mut self, line: &Line<'_>, line_number: u64, next: Option<&Line<'_>>) {
+    /// Returns true if the line has the number `seq` and provably follows one of the predecessors.
+    fn is_successor(&self, line: &Line<'_>, seq: u64, predecessors: &[Digest]) -> bool {
+        line.seq == seq && self.verdict(line, predecessors).is_proven()
+    }
+
+    /// Checks a readable line.
+    fn check_readable(&mut self, line: &Line<'_>, line_number: u64, next: Option<&Line<'_>>) {
         let verdict = self.verdict(line, &self.predecessors);
         if line.seq == self.expected && verdict.is_acceptable() {
             return self.accept(line, line_number);
         }
-        let is_successor = |this: &Self, line: &Line<'_>, seq, predecessors: &[Digest]| {
-            line.seq == seq && this.verdict(line, predecessors).is_proven()
-        };
+
         let inserted =
-            next.is_some_and(|next| is_successor(self, next, self.expected, &self.predecessors));
+            next.is_some_and(|next| self.is_successor(next, self.expected, &self.predecessors));
         if inserted {
             return self.handle_inserted(line, line_number, &verdict);
         }
+
         let changed = next.is_some_and(|next| {
             // The stored hash, and the hash recomputed from the text of the line.
             let recomputed = self
@@ -343,7 +359,7 @@ impl<'a> Check<'a> {
                 .into_iter()
                 .flatten()
                 .collect();
-            is_successor(self, next, self.expected + 1, &hashes)
+            self.is_successor(next, self.expected + 1, &hashes)
         });
         if line.seq == self.expected || changed {
             let problem = self.classify(line, &verdict, line.seq == self.expected);
@@ -355,15 +371,18 @@ impl<'a> Check<'a> {
             self.predecessors = recomputed.chain([line.hash]).collect();
             return self.advance(self.expected, line.hash);
         }
+
         if line.seq < self.expected {
             return self.handle_late(line, line_number, &verdict);
         }
+
         let before = self.report_missing(line.seq, line_number);
         self.predecessors = before.into_iter().collect();
         let verdict = self.verdict(line, &self.predecessors);
         if verdict.is_acceptable() {
             return self.accept(line, line_number);
         }
+
         let problem = self.classify(line, &verdict, true);
         self.add_finding(line_number, Some(line.seq), problem);
         self.predecessors = vec![line.hash];
@@ -390,12 +409,10 @@ impl<'a> Check<'a> {
         has_expected_number: bool,
     ) -> Problem {
         let key = self.key.filter(|_| !self.has_other_key);
-        let has_valid_mac =
-            |hash: &Digest| key.is_none_or(|key| same(&key.line_mac(hash), &line.mac));
-        let is_text_original = self
-            .predecessors
-            .iter()
-            .any(|before| has_valid_mac(&before.with(line.sealed)));
+        let is_text_original = self.predecessors.iter().any(|before| {
+            let hash = before.with(line.sealed);
+            key.is_none_or(|key| same(&key.line_mac(&hash), &line.mac))
+        });
         let is_mac_valid = verdict.is_mac_valid != Some(false);
         match verdict.follows {
             Some(true) if has_expected_number => Problem::Forged,
@@ -417,6 +434,7 @@ impl<'a> Check<'a> {
                 });
             }
         }
+
         if let Some(checkpoint) = self
             .checkpoint
             .filter(|checkpoint| checkpoint.seq == line.seq)
@@ -426,6 +444,7 @@ impl<'a> Check<'a> {
         if matches!(line.event(), Some("start" | "gap")) {
             self.read_log_event(line, line_number);
         }
+
         self.predecessors.clear();
         self.predecessors.push(line.hash);
         self.advance(line.seq, line.hash);
@@ -452,6 +471,7 @@ impl<'a> Check<'a> {
         let Ok(event) = serde_json::from_slice::<LogEvent>(&object) else {
             return;
         };
+
         self.lost = self.lost.saturating_add(event.lost);
         if line.event() == Some("start") {
             self.starts += 1;
@@ -482,6 +502,7 @@ impl<'a> Check<'a> {
             }
             from = moved + 1;
         }
+
         self.report_missing_range(from, seq, seq, line_number);
         self.expected = seq;
         early
@@ -526,6 +547,7 @@ impl<'a> Check<'a> {
             self.add_finding(line_number, Some(line.seq), Problem::Inserted);
             return;
         };
+
         self.add_finding(line_number, Some(line.seq), Problem::Moved);
         let (from, to, finding) = self.missing.swap_remove(index);
         let rest = [(from, line.seq - 1), (line.seq + 1, to)]
@@ -588,6 +610,7 @@ impl<'a> Check<'a> {
                 None => self.add_finding(0, Some(anchor.seq), Problem::AnchorAbsent),
             };
         }
+
         let first = self.first.unwrap_or(self.expected);
         if let Some(from) = range.from.filter(|from| *from < first) {
             self.add_finding(
@@ -599,6 +622,7 @@ impl<'a> Check<'a> {
                 },
             );
         }
+
         if let Some(to) = range.to.filter(|to| *to > self.last) {
             self.add_finding(
                 0,
@@ -609,6 +633,7 @@ impl<'a> Check<'a> {
                 },
             );
         }
+
         Report {
             keyed: self.key.is_some(),
             segments,
@@ -633,6 +658,7 @@ impl<'a> Check<'a> {
         if self.range.to.is_some() {
             return CheckpointResult::NotChecked;
         }
+
         let head = match head {
             Ok(head) => head,
             Err(error) => {
@@ -645,6 +671,7 @@ impl<'a> Check<'a> {
                 return CheckpointResult::Invalid;
             }
         };
+
         let is_empty = self.first.is_none();
         if head.seq > self.last && !(is_empty && head.seq == 0) {
             let from = if is_empty {
@@ -652,6 +679,7 @@ impl<'a> Check<'a> {
             } else {
                 self.last + 1
             };
+
             self.add_finding(
                 self.line_number,
                 None,
@@ -659,6 +687,7 @@ impl<'a> Check<'a> {
             );
             return CheckpointResult::Invalid;
         }
+
         if self.checkpoint_matches == Some(false)
             || self.chain.is_some_and(|chain| chain != head.chain)
         {

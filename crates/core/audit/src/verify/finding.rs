@@ -66,7 +66,7 @@ pub enum Problem {
     #[error("{0}")]
     Archived(String),
     /// The archived segments had findings.
-    #[error("what was archived had {0} findings")]
+    #[error("the archived segments had {0} findings")]
     ArchivedFindings(u64),
     /// The first line is not a segment header.
     #[error("the file does not begin as a segment does")]
@@ -75,7 +75,7 @@ pub enum Problem {
     #[error("the file's name is not that of its first record")]
     Renamed,
     /// The segment continues from another record than the last record of the previous segment.
-    #[error("the segment goes on from another chain or another state of this one")]
+    #[error("the segment continues another chain or another state of this chain")]
     Spliced,
     /// The segment names another key and could not be verified.
     #[error("sealed under key {0}, which is not the one given")]

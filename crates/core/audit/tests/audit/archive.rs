@@ -48,7 +48,7 @@ fn copied(from: &Path, to: &Path, names: &[String]) {
 }
 
 #[test]
-fn what_is_missing_at_the_beginning_is_a_finding_for_good() {
+fn missing_beginning_stays_a_finding() {
     for (name, kept) in [
         ("the first", 1..),
         ("all but the last", usize::MAX..),
@@ -94,7 +94,7 @@ fn what_is_missing_at_the_beginning_is_a_finding_for_good() {
 }
 
 #[test]
-fn what_is_archived_verifies_in_both_places_and_goes_on_there() {
+fn archived_segments_verify_in_both_folders_and_continue() {
     let (folder, to, other) = (made(), TempDir::new().unwrap(), TempDir::new().unwrap());
     let whole = check(folder.path(), 1);
     let names = files(folder.path());
@@ -262,7 +262,7 @@ fn a_statement_covers_what_was_moved_and_nothing_else() {
 }
 
 #[test]
-fn what_does_not_verify_or_does_not_fit_is_not_moved() {
+fn archive_moves_only_segments_that_verify_and_fit() {
     let (folder, to) = (made(), TempDir::new().unwrap());
     let names = files(folder.path());
     let is_whole = || {
@@ -317,7 +317,7 @@ fn what_does_not_verify_or_does_not_fit_is_not_moved() {
 }
 
 #[test]
-fn nothing_is_removed_that_has_no_copy() {
+fn archive_removes_only_copied_segments() {
     let (folder, to) = (made(), TempDir::new().unwrap());
     let names = files(folder.path());
     moved(&moving(&folder, &to));

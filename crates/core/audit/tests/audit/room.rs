@@ -135,13 +135,13 @@ fn where_room_is_short_only_permitted_requests_have_records_of_their_own() {
     for (reserve_bytes, singles) in [(0, 20), (u64::MAX, 0)] {
         let folder = tempfile::tempdir().unwrap();
         let trail = open(folder.path(), None, reserve_bytes);
-        trail.settle(Instant::now());
+        trail.flush_summaries(Instant::now());
         for _ in 0..50 {
-            assert!(trail.refused(&record("forbidden")).wait().is_ok());
+            assert!(trail.record_rejection(&record("forbidden")).wait().is_ok());
             assert!(trail.record(&record("ok")).wait().is_ok());
         }
         // Aggregated records wait for space. Without any they are written at the end.
-        trail.settle(Instant::now() + Duration::from_secs(3_600));
+        trail.flush_summaries(Instant::now() + Duration::from_secs(3_600));
         trail.close();
         assert_eq!(events(folder.path(), "call"), 50 + singles);
         assert_eq!(events(folder.path(), "refused"), 1);

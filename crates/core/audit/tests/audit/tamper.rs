@@ -142,7 +142,7 @@ pub(crate) fn finding(file: &str, line: u64, seq: u64, problem: Problem) -> Find
 }
 
 #[test]
-fn what_was_written_verifies_and_says_what_it_covers() {
+fn written_records_verify_with_their_range() {
     let folder = made();
     let report = check(folder.path(), 1);
     assert!(report.is_sound(), "{:?}", report.findings);
@@ -260,7 +260,7 @@ fn rewritten(lines: &[String], from: usize, change: impl Fn(&str) -> String) -> 
 }
 
 #[test]
-fn whatever_is_done_to_the_lines_is_found_where_it_was_done() {
+fn tampering_with_lines_is_found_at_its_place() {
     use Problem::{Edited, Forged, Inserted, Missing, Moved, Unreadable};
     let edit = |from: &'static str, to: &'static str| {
         move |lines: &mut Vec<String>| lines[4] = lines[4].replacen(from, to, 1)
@@ -364,7 +364,7 @@ fn whatever_is_done_to_the_lines_is_found_where_it_was_done() {
 }
 
 #[test]
-fn who_lacks_the_key_rewrites_everything_and_is_found_at_the_first_line() {
+fn rewriting_without_the_key_is_found_at_the_first_line() {
     let folder = made();
     let names = files(folder.path());
     // Edits a record and recomputes all later hashes over all files, as the format specifies.
@@ -691,7 +691,7 @@ fn a_restart_hides_nothing() {
 }
 
 #[test]
-fn what_a_kill_tears_is_set_aside_and_no_finding() {
+fn torn_lines_of_a_kill_are_moved_and_not_a_finding() {
     let folder = tempfile::tempdir().unwrap();
     trail(folder.path(), 1, 3);
     let file = files(folder.path()).pop().unwrap();

@@ -31,8 +31,10 @@ impl Role {
     /// # Errors
     /// [`InvalidRole`] for any other length or character.
     pub fn new(role: &str) -> Result<Self, InvalidRole> {
-        let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        let valid = (1..=ROLE_CHARS_MAX).contains(&role.len()) && role.bytes().all(allowed);
+        let valid = (1..=ROLE_CHARS_MAX).contains(&role.len())
+            && role
+                .bytes()
+                .all(|byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
         if valid {
             Ok(Self(role.into()))
         } else {

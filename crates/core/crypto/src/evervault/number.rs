@@ -43,10 +43,10 @@ pub(super) fn parse(text: &str) -> Parsed {
         _ => {}
     }
     // PHP marks every numeric string as a number: white space, signs, leading zeros, bare points.
-    let numeric = |byte: u8| {
+    if !text.bytes().all(|byte: u8| {
         byte.is_ascii_digit() || byte.is_ascii_whitespace() || b"+-.eE\x0b".contains(&byte)
-    };
-    if !text.bytes().all(numeric) || !text.bytes().any(|byte| byte.is_ascii_digit()) {
+    }) || !text.bytes().any(|byte| byte.is_ascii_digit())
+    {
         return Parsed::Refused;
     }
     exact(text).map_or(Parsed::Text, Parsed::Exact)
@@ -101,20 +101,22 @@ impl<'a> Grammar<'a> {
             Some((whole, fraction)) => (whole, Some(fraction)),
             None => (mantissa, None),
         };
-        let digits =
-            |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let unsigned =
             exponent.map(|exponent| exponent.strip_prefix(['+', '-']).unwrap_or(exponent));
-        let valid = digits(whole)
+        let valid = is_digits(whole)
             && (whole == "0" || !whole.starts_with('0'))
-            && fraction.is_none_or(digits)
-            && unsigned.is_none_or(digits);
+            && fraction.is_none_or(is_digits)
+            && unsigned.is_none_or(is_digits);
         valid.then_some(Self { fraction, exponent })
     }
 
     fn is_whole(&self) -> bool {
         self.fraction.is_none() && self.exponent.is_none()
     }
+}
+
+fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// A decimal value in normal form: `0.d1d2..` times ten to the exponent, without zeros at either
@@ -136,8 +138,8 @@ impl Digits {
             None => (false, mantissa),
         };
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-        let all = || whole.bytes().chain(fraction.bytes());
-        let zeros = all().take_while(|digit| *digit == b'0').count();
+        let all = whole.bytes().chain(fraction.bytes());
+        let zeros = all.clone().take_while(|digit| *digit == b'0').count();
         let mut digits = Self {
             is_negative,
             digits: [0; DIGITS_MAX],
@@ -145,7 +147,7 @@ impl Digits {
             exponent: 0,
         };
         let mut last = 0;
-        for (at, digit) in all().skip(zeros).enumerate() {
+        for (at, digit) in all.skip(zeros).enumerate() {
             if digit != b'0' {
                 *digits.digits.get_mut(at)? = digit;
                 last = at + 1;

@@ -24,14 +24,13 @@ pub(super) fn active(keys: &AppKeys, curve: Curve) -> Vec<Arc<KeyVersion>> {
     if !keys.reads(suite) {
         return Vec::new();
     }
-    let is_active =
-        |version: &&Arc<KeyVersion>| version.state == KeyState::Active && version.suite() == suite;
-    let is_inside = |version: &&Arc<KeyVersion>| version.origin == Origin::Inside;
     let mut versions: Vec<_> = keys
         .versions()
         .iter()
-        .filter(is_active)
-        .filter(is_inside)
+        .filter(|version: &&Arc<KeyVersion>| {
+            version.state == KeyState::Active && version.suite() == suite
+        })
+        .filter(|version: &&Arc<KeyVersion>| version.origin == Origin::Inside)
         .cloned()
         .collect();
     versions.sort_by_key(|version| std::cmp::Reverse(version.number));
@@ -217,7 +216,8 @@ impl Ring {
             })
         });
         kept.get_each(&self.app, names, |at, schedule| {
-            let (place, kdf) = (at / Kdf::ALL.len(), Kdf::ALL[at % Kdf::ALL.len()]);
+            let place = at / Kdf::ALL.len();
+            let kdf = Kdf::ALL[at % Kdf::ALL.len()];
             let Schedule::Evervault(key) = schedule else {
                 return;
             };

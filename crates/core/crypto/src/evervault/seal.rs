@@ -179,7 +179,8 @@ impl Sealer {
             ),
             Form::Plain => (None, String::new()),
         };
-        let (ivs, body) = (Ivs::new(), Vec::new());
+        let ivs = Ivs::new();
+        let body = Vec::new();
         let mut sealer = Self {
             recipient,
             scope,

@@ -89,7 +89,7 @@ fn help_comes_from_the_back_while_the_opener_goes_on_in_front() {
 }
 
 #[test]
-fn what_takes_no_agreement_is_not_queued() {
+fn fields_without_agreement_are_not_queued() {
     let keys = app("shop");
     let [had, cached, fresh] = <[_; 3]>::try_from(texts(&keys, 3)).unwrap();
     let cache = Arc::new(OpenedSchedules::new(NonZeroUsize::new(8).unwrap(), 100));
@@ -144,7 +144,7 @@ fn what_takes_no_agreement_is_not_queued() {
 }
 
 #[test]
-fn what_a_request_must_not_open_is_not_prepared_for_it() {
+fn fields_that_must_not_open_are_not_prepared() {
     let keys = |state, origin| {
         let version = KeyVersion::new(
             1,
@@ -234,7 +234,7 @@ fn a_queue_is_bounded_and_what_does_not_fit_is_the_openers() {
 }
 
 #[test]
-fn every_field_opens_whatever_threads_do_meanwhile() {
+fn fields_open_while_other_threads_work() {
     let keys = app("shop");
     let envelopes = texts(&keys, 300);
     let mut opener = Opener::new(Arc::clone(&keys), b"row");

@@ -42,7 +42,7 @@ fn open(opener: &mut Opener, envelope: &[u8]) -> Result<(Datatype, Vec<u8>), Can
 }
 
 #[test]
-fn what_is_sealed_opens_in_any_order() {
+fn sealed_fields_open_in_any_order() {
     let keys = app("shop");
     for suite in Suite::ALL {
         for encoding in [Encoding::Text, Encoding::Binary] {
@@ -79,7 +79,7 @@ fn what_is_sealed_opens_in_any_order() {
 
 /// Every bit of every byte, text and binary. All refuse, and all refuse alike.
 #[test]
-fn no_flipped_bit_opens() {
+fn flipped_bits_do_not_open() {
     let keys = app("shop");
     for suite in Suite::ALL {
         for encoding in [Encoding::Text, Encoding::Binary] {
@@ -118,7 +118,7 @@ fn header_of_one(keys: &AppKeys, suite: Suite) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_made_ahead_seals_like_anything_else_and_once_only() {
+fn precomputed_ephemeral_keys_seal_once() {
     let keys = app("shop");
     for suite in DHKEM {
         let version = keys.newest(suite).unwrap();
@@ -560,7 +560,7 @@ fn a_wrapped_key_opens_under_its_kek_and_record_only() {
 
 /// Formats every type that holds a secret and looks for its bytes.
 #[test]
-fn no_secret_is_printed() {
+fn secrets_are_not_printed() {
     let keys = app("shop");
     let pair = keys.newest(Curve::P256).unwrap().pair().unwrap();
     let scalar = pair.scalar().unwrap();

@@ -443,7 +443,7 @@ fn a_request_that_outlives_its_epochs_has_few_encapsulations() {
 }
 
 #[test]
-fn what_is_over_is_freed_without_another_call() {
+fn ended_epochs_are_freed_without_another_request() {
     let keys = app("shop");
     for suite in DHKEM {
         let version = keys.newest(suite).unwrap();

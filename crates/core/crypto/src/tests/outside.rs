@@ -58,7 +58,7 @@ fn seal(app: &AppId, version: &Arc<KeyVersion>, context: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_sealed_to_a_public_key_opens_and_tells_its_origin() {
+fn envelopes_to_a_public_key_open_with_their_origin() {
     for suite in Suite::PUBLISHED {
         let (keys, client) = app_and_client(suite);
         let outside = seal(keys.app(), &client, b"row");

@@ -200,7 +200,7 @@ fn headers_that_share_a_derived_key_do_not_open_each_other() {
 }
 
 #[test]
-fn each_request_or_field_has_random_bytes_of_its_own() {
+fn random_bytes_differ_per_request_or_field() {
     let keys = keys("shop", [7; 32], KeyState::Active);
     for (scope, expected) in [(KeyScope::Request, 100), (KeyScope::Field, 300)] {
         let mut headers = HashSet::new();
@@ -328,7 +328,7 @@ fn a_disabled_key_opens_nothing() {
 }
 
 #[test]
-fn no_secret_is_printed() {
+fn secrets_are_not_printed() {
     let secret = XaesSecret::new(Zeroizing::new([0xab; 32]));
     let key = XaesKey::derive(&AppId::new("shop").unwrap(), &secret).unwrap();
     let printed = format!(

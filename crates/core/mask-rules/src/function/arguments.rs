@@ -38,6 +38,7 @@ impl<'t> Arguments<'t> {
             [] => format!("`{function}` takes no arguments"),
             known => format!("`{function}` takes {}", list(known)),
         };
+
         for (at, argument) in left.iter().enumerate() {
             let message = match argument.name {
                 Some(name) if !known.contains(&name) => format!("`{name}` is unknown: {takes}"),
@@ -49,8 +50,10 @@ impl<'t> Arguments<'t> {
                 }
                 _ => continue,
             };
+
             return Err(FunctionError::new(argument.at, message));
         }
+
         Ok(Self { left, end })
     }
 
@@ -123,6 +126,7 @@ impl TakenArguments {
             Literal::Int(int) if range.contains(&int) => N::try_from(int).ok(),
             _ => None,
         };
+
         int.ok_or_else(|| {
             let message = format!(
                 "`{}` is a whole number from {} to {}",

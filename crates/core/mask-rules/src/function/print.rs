@@ -62,6 +62,7 @@ impl Display for Function {
                 call.optional("max", bounds.max)?;
             }
         }
+
         call.optional("subject", self.subject.as_deref().map(Plain))?;
         call.optional("domain", self.domain.as_deref().map(Plain))?;
         if call.arguments > 0 {
@@ -127,6 +128,7 @@ impl Display for Quoted<'_> {
                 c => write!(f, "{c}")?,
             }
         }
+
         f.write_str("\"")
     }
 }

@@ -38,11 +38,12 @@ impl FromStr for Function {
         let at = text.len() - text.trim_start().len();
         let Some(name) = NAMES.iter().find(|known| **known == name) else {
             let message = format!(
-                "`{name}` is no function: write one of {}",
+                "`{name}` is not a function: write one of {}",
                 alternatives(&NAMES)
             );
             return Err(FunctionError::new(at, message));
         };
+
         let end = at + name.len();
         let mut arguments = Arguments::new(name, known(name), *name == "fixed", arguments, end)?;
         let kind = kind(name, &mut arguments)?;
@@ -51,10 +52,12 @@ impl FromStr for Function {
             domain: None,
             subject: None,
         };
+
         if function.is_keyed() {
             function.domain = arguments.text("domain")?;
             function.domain.take_if(|domain| **domain == **name);
         }
+
         if matches!(
             function.kind,
             FunctionKind::ShiftWithin { .. }
@@ -63,6 +66,7 @@ impl FromStr for Function {
         ) {
             function.subject = arguments.text("subject")?;
         }
+
         arguments.finish()?;
         Ok(function)
     }
@@ -142,10 +146,8 @@ fn fixed(arguments: &mut Arguments<'_>) -> Result<Literal, FunctionError> {
 }
 
 fn partial(arguments: &mut Arguments<'_>) -> Result<FunctionKind, FunctionError> {
-    let (first, last) = (
-        arguments.int("first", 0..=64, 0)?,
-        arguments.int("last", 0..=64, 0)?,
-    );
+    let first = arguments.int("first", 0..=64, 0)?;
+    let last = arguments.int("last", 0..=64, 0)?;
     let mut with = '*';
     if let Some(taken) = arguments.take("with") {
         let mut chars = match &taken.value {
@@ -157,11 +159,13 @@ fn partial(arguments: &mut Arguments<'_>) -> Result<FunctionKind, FunctionError>
             _ => return Err(taken.wrong("one character in quotes")),
         };
     }
+
     if first == 0 && last == 0 {
         let message =
             "`partial` needs `first`, `last` or both; to hide all characters write `redact`";
         return Err(FunctionError::new(arguments.end, message));
     }
+
     Ok(FunctionKind::Partial { first, last, with })
 }
 
@@ -262,6 +266,7 @@ fn bounds(arguments: &mut Arguments<'_>) -> Result<NumberBounds, FunctionError> 
     let Some(taken) = arguments.take("max") else {
         return Ok(NumberBounds { min, max: None });
     };
+
     let max: i64 = taken.int(min.unwrap_or(i64::MIN)..=i64::MAX)?;
     Ok(NumberBounds {
         min,

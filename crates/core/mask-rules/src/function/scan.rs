@@ -36,6 +36,7 @@ pub(super) fn call(text: &str) -> Result<(&str, Vec<Argument<'_>>), FunctionErro
             format!("a mask of more than {FUNCTION_BYTES_MAX} bytes"),
         ));
     }
+
     let mut scan = Scan { text, at: 0 };
     scan.skip_blanks();
     let name_at = scan.at;
@@ -46,6 +47,7 @@ pub(super) fn call(text: &str) -> Result<(&str, Vec<Argument<'_>>), FunctionErro
             "a mask begins with the name of a function, such as `redact`",
         ));
     }
+
     let mut arguments = Vec::new();
     scan.skip_blanks();
     if scan.eat('(') {
@@ -59,6 +61,7 @@ pub(super) fn call(text: &str) -> Result<(&str, Vec<Argument<'_>>), FunctionErro
             scan.skip_blanks();
         }
     }
+
     scan.skip_blanks();
     if scan.rest().is_empty() {
         Ok((name, arguments))
@@ -88,6 +91,7 @@ impl<'t> Scan<'t> {
                 value_at,
             });
         }
+
         self.at = at;
         Ok(Argument {
             at,
@@ -101,6 +105,7 @@ impl<'t> Scan<'t> {
         if self.eat('"') {
             return self.quoted().map(Literal::Text);
         }
+
         let at = self.at;
         let rest = self.rest();
         let len = rest
@@ -108,20 +113,28 @@ impl<'t> Scan<'t> {
             .unwrap_or(rest.len());
         let bare = &rest[..len];
         self.at += len;
-        let wrong = |message: &str| Err(FunctionError::new(at, message));
         match bare {
-            "" => wrong("a value is missing: a number, true, false, a word or a \"quoted string\""),
+            "" => Err(FunctionError::new(
+                at,
+                "a value is missing: a number, true, false, a word or a \"quoted string\"",
+            )),
             "true" => Ok(Literal::Bool(true)),
             "false" => Ok(Literal::Bool(false)),
             _ if bare.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.')) => {
                 match (bare.parse::<i64>(), bare.parse::<f64>()) {
                     (Ok(int), _) => Ok(Literal::Int(int)),
                     (_, Ok(float)) if float.is_finite() => Ok(Literal::Float(float.to_bits())),
-                    _ => wrong("neither a number nor a word; put a text in quotes"),
+                    _ => Err(FunctionError::new(
+                        at,
+                        "neither a number nor a word; put a text in quotes",
+                    )),
                 }
             }
             _ if bare.chars().all(is_word_char) => Ok(Literal::Word(bare.into())),
-            _ => wrong("a word has letters, digits and `_` only; put another text in quotes"),
+            _ => Err(FunctionError::new(
+                at,
+                "a word has letters, digits and `_` only; put another text in quotes",
+            )),
         }
     }
 
@@ -137,6 +150,7 @@ impl<'t> Scan<'t> {
                     "a string without its closing quote",
                 ));
             };
+
             self.at += c.len_utf8();
             match c {
                 '"' => return Ok(text.into()),
@@ -149,6 +163,7 @@ impl<'t> Scan<'t> {
                 }
                 c => text.push(c),
             }
+
             if text.len() > TEXT_BYTES_MAX {
                 return Err(FunctionError::new(
                     start,
@@ -160,9 +175,7 @@ impl<'t> Scan<'t> {
 
     /// Reads the rest of an escape, after the backslash at `at`.
     fn escape(&mut self, at: usize) -> Result<char, FunctionError> {
-        let wrong =
-            || FunctionError::new(at, "an escape is one of \\\" \\\\ \\n \\r \\t \\u{1f600}");
-        let c = self.rest().chars().next().ok_or_else(wrong)?;
+        let c = self.rest().chars().next().ok_or_else(|| escape_error(at))?;
         self.at += c.len_utf8();
         match c {
             '"' | '\\' => Ok(c),
@@ -178,14 +191,14 @@ impl<'t> Scan<'t> {
                 let digits = digits.filter(|d| {
                     (1..=6).contains(&d.len()) && d.bytes().all(|b| b.is_ascii_hexdigit())
                 });
-                let digits = digits.ok_or_else(wrong)?;
+                let digits = digits.ok_or_else(|| escape_error(at))?;
                 self.at += digits.len() + 2;
                 u32::from_str_radix(digits, 16)
                     .ok()
                     .and_then(char::from_u32)
-                    .ok_or_else(wrong)
+                    .ok_or_else(|| escape_error(at))
             }
-            _ => Err(wrong()),
+            _ => Err(escape_error(at)),
         }
     }
 
@@ -219,4 +232,8 @@ impl<'t> Scan<'t> {
 /// Returns true for characters of function names, argument names and bare words.
 pub(super) fn is_word_char(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
+}
+
+fn escape_error(at: usize) -> FunctionError {
+    FunctionError::new(at, "an escape is one of \\\" \\\\ \\n \\r \\t \\u{1f600}")
 }

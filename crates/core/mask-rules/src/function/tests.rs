@@ -93,13 +93,13 @@ fn refused(text: &str, at: usize, needle: &str) {
 }
 
 #[test]
-fn all_else_is_refused_where_it_goes_wrong() {
+fn malformed_functions_are_rejected_at_their_position() {
     refused("", 0, "begins with the name");
     refused("  (", 2, "begins with the name");
     refused(
         "Redact",
         0,
-        "`Redact` is no function: write one of `keep`, `redact`",
+        "`Redact` is not a function: write one of `keep`, `redact`",
     );
     refused("redact x", 7, "`(` or the end");
     refused("redact(", 7, "a value is missing");

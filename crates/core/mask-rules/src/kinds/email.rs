@@ -8,28 +8,31 @@ pub(super) fn is_email(text: &str) -> bool {
 }
 
 fn is_local(local: &str) -> bool {
-    let is_char = |c: char| {
-        c.is_ascii_alphanumeric() || "!#$%&'*+-/=?^_`{|}~".contains(c) || is_international(c)
-    };
     (1..=64).contains(&local.len())
-        && local
-            .split('.')
-            .all(|atom| !atom.is_empty() && atom.chars().all(is_char))
+        && local.split('.').all(|atom| {
+            !atom.is_empty()
+                && atom.chars().all(|c: char| {
+                    c.is_ascii_alphanumeric()
+                        || "!#$%&'*+-/=?^_`{|}~".contains(c)
+                        || is_international(c)
+                })
+        })
 }
 
 fn is_domain(domain: &str) -> bool {
-    let is_label = |label: &str| {
-        let is_char = |c: char| c.is_ascii_alphanumeric() || c == '-' || is_international(c);
-        (1..=63).contains(&label.len())
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-            && label.chars().all(is_char)
-    };
     let Some((_, top)) = domain.rsplit_once('.') else {
         return false;
     };
+
     domain.len() <= 255
-        && domain.split('.').all(is_label)
+        && domain.split('.').all(|label: &str| {
+            (1..=63).contains(&label.len())
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+                && label
+                    .chars()
+                    .all(|c: char| c.is_ascii_alphanumeric() || c == '-' || is_international(c))
+        })
         && top.chars().count() >= 2
         && !top.chars().all(|c| c.is_ascii_digit())
 }

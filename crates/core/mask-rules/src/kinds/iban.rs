@@ -6,6 +6,7 @@ pub(super) fn is_iban(text: &[u8]) -> bool {
     if !(15..=42).contains(&text.len()) || !text[..2].iter().all(u8::is_ascii_uppercase) {
         return false;
     }
+
     let mut compact = [0; 34];
     let mut len = 0;
     let is_grouped = text[4] == b' ';
@@ -22,12 +23,14 @@ pub(super) fn is_iban(text: &[u8]) -> bool {
             len += 1;
         }
     }
+
     let compact = &compact[..len];
-    let is_right = |byte: &u8| byte.is_ascii_digit() || byte.is_ascii_uppercase();
     len >= 15
         && compact[2..4].iter().all(u8::is_ascii_digit)
         && !matches!(&compact[2..4], b"00" | b"01" | b"99")
-        && compact.iter().all(is_right)
+        && compact
+            .iter()
+            .all(|byte: &u8| byte.is_ascii_digit() || byte.is_ascii_uppercase())
         && remainder(compact) == 1
 }
 

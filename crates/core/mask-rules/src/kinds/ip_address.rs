@@ -12,11 +12,14 @@ pub(super) fn is_ip_address(text: &str) -> bool {
         Some(byte) if byte.is_ascii_hexdigit() || *byte == b':' => {}
         _ => return false,
     }
-    let is_ipv4 = || {
-        text.parse::<Ipv4Addr>()
-            .is_ok_and(|address| !address.is_unspecified())
-    };
-    let is_ipv6 =
-        || text.len() >= IPV6_BYTES_MIN && text.contains(':') && text.parse::<Ipv6Addr>().is_ok();
-    is_ipv4() || is_ipv6()
+    is_ipv4(text) || is_ipv6(text)
+}
+
+fn is_ipv4(text: &str) -> bool {
+    text.parse::<Ipv4Addr>()
+        .is_ok_and(|address| !address.is_unspecified())
+}
+
+fn is_ipv6(text: &str) -> bool {
+    text.len() >= IPV6_BYTES_MIN && text.contains(':') && text.parse::<Ipv6Addr>().is_ok()
 }

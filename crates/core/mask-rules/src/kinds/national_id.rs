@@ -44,11 +44,9 @@ fn is_american(text: &[u8]) -> bool {
     let [a, b, c, b'-', d, e, b'-', f, g, h, i] = text else {
         return false;
     };
-    let (area, group, serial) = (
-        number(&[*a, *b, *c]),
-        number(&[*d, *e]),
-        number(&[*f, *g, *h, *i]),
-    );
+    let area = number(&[*a, *b, *c]);
+    let group = number(&[*d, *e]);
+    let serial = number(&[*f, *g, *h, *i]);
     matches!(area, Some(1..=665 | 667..=899))
         && matches!(group, Some(1..))
         && matches!(serial, Some(1..))
@@ -60,13 +58,16 @@ fn is_british(text: &[u8]) -> bool {
     let [a, b, digits @ .., end] = text else {
         return false;
     };
-    let is_letter = |c: &u8| c.is_ascii_uppercase() && !b"DFIQUV".contains(c);
-    is_letter(a)
-        && is_letter(b)
+    is_british_letter(a)
+        && is_british_letter(b)
         && *b != b'O'
         && ![b"BG", b"GB", b"KN", b"NK", b"NT", b"TN", b"ZZ"].contains(&&[*a, *b])
         && number(digits).is_some()
         && matches!(end, b'A'..=b'D')
+}
+
+fn is_british_letter(c: &u8) -> bool {
+    c.is_ascii_uppercase() && !b"DFIQUV".contains(c)
 }
 
 fn is_british_grouped(text: &[u8]) -> bool {
@@ -81,15 +82,18 @@ fn is_spanish(text: &[u8]) -> bool {
     let [first, rest @ .., letter] = text else {
         return false;
     };
+
     let first = match first {
         b'X' => b'0',
         b'Y' => b'1',
         b'Z' => b'2',
         other => *other,
     };
+
     let (Some(first), Some(rest)) = (number(&[first]), number(rest)) else {
         return false;
     };
+
     b"TRWAGMYFPDXBNJZSQVHLCKE"[((first * 10_000_000 + rest) % 23) as usize] == *letter
 }
 
@@ -104,6 +108,7 @@ fn is_french(text: &[u8]) -> bool {
         b"2B" => body[5..7].copy_from_slice(b"18"),
         _ => {}
     }
+
     let is_month = matches!(number(&body[3..5]), Some(1..=12 | 20..=42 | 50..=99));
     match (number(&body), number(&text[13..])) {
         (Some(body), Some(key)) => {
@@ -129,22 +134,25 @@ fn is_italian(text: &[u8]) -> bool {
     if !is_shaped {
         return false;
     }
-    let value = |c: u8| {
-        u32::from(if c.is_ascii_digit() {
-            c - b'0'
-        } else {
-            c - b'A'
+
+    let sum: u32 = text[..15]
+        .iter()
+        .enumerate()
+        .map(|(at, c): (usize, &u8)| {
+            if at % 2 == 0 {
+                ODD[alphanumeric_value(*c) as usize]
+            } else {
+                alphanumeric_value(*c)
+            }
         })
-    };
-    let add = |(at, c): (usize, &u8)| {
-        if at % 2 == 0 {
-            ODD[value(*c) as usize]
-        } else {
-            value(*c)
-        }
-    };
-    let sum: u32 = text[..15].iter().enumerate().map(add).sum();
+        .sum();
     u32::from(text[15] - b'A') == sum % 26
+}
+
+/// Returns the position of a digit or of an upper-case letter among its kind.
+fn alphanumeric_value(c: u8) -> u32 {
+    let first = if c.is_ascii_digit() { b'0' } else { b'A' };
+    u32::from(c - first)
 }
 
 /// Brazilian CPF with its separators, `529.982.247-25`. The last two digits are check digits.
@@ -152,17 +160,22 @@ fn is_brazilian(text: &[u8]) -> bool {
     let [a, b, c, b'.', d, e, f, b'.', g, h, i, b'-', j, k] = text else {
         return false;
     };
+
     let digits = [*a, *b, *c, *d, *e, *f, *g, *h, *i, *j, *k];
     if number(&digits).is_none() || digits.iter().all(|digit| *digit == digits[0]) {
         return false;
     }
-    let check = |len: usize| {
-        let sum: usize = digits[..len]
-            .iter()
-            .enumerate()
-            .map(|(at, d)| usize::from(d - b'0') * (len + 1 - at))
-            .sum();
-        sum * 10 % 11 % 10
-    };
-    usize::from(digits[9] - b'0') == check(9) && usize::from(digits[10] - b'0') == check(10)
+
+    usize::from(digits[9] - b'0') == brazilian_check_digit(&digits[..9])
+        && usize::from(digits[10] - b'0') == brazilian_check_digit(&digits[..10])
+}
+
+/// Returns the check digit that follows `digits`.
+fn brazilian_check_digit(digits: &[u8]) -> usize {
+    let sum: usize = digits
+        .iter()
+        .enumerate()
+        .map(|(at, d)| usize::from(d - b'0') * (digits.len() + 1 - at))
+        .sum();
+    sum * 10 % 11 % 10
 }

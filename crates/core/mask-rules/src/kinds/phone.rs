@@ -31,14 +31,21 @@ fn is_north_american(text: &[u8]) -> bool {
     let Some((digits, 10)) = spread(text) else {
         return false;
     };
-    let is_office = |digits: &[u8]| matches!(digits[0], b'2'..=b'9') && &digits[1..3] != b"11";
     is_shaped && is_office(&digits[..3]) && is_office(&digits[3..6])
+}
+
+/// Returns true if three digits can be an area or an exchange.
+fn is_office(digits: &[u8]) -> bool {
+    matches!(digits[0], b'2'..=b'9') && &digits[1..3] != b"11"
 }
 
 /// Extracts the digits. At most two separators stand between two digits, and brackets must be
 /// paired.
 fn spread(text: &[u8]) -> Option<([u8; 15], usize)> {
-    let (mut digits, mut len, mut gap, mut open) = ([0; 15], 0, 0, false);
+    let mut digits = [0; 15];
+    let mut len = 0;
+    let mut gap = 0;
+    let mut open = false;
     for byte in text {
         match byte {
             b'0'..=b'9' => {
@@ -53,11 +60,13 @@ fn spread(text: &[u8]) -> Option<([u8; 15], usize)> {
             _ if BETWEEN.contains(byte) => {}
             _ => return None,
         }
+
         gap += 1;
         if gap > 2 {
             return None;
         }
     }
+
     (gap == 0 && !open).then_some((digits, len))
 }
 

@@ -43,9 +43,11 @@ fn is_pem(text: &[u8]) -> bool {
     let Some(rest) = text.strip_prefix(b"-----BEGIN ") else {
         return false;
     };
+
     let Some(dashes) = rest.windows(5).position(|part| part == b"-----") else {
         return false;
     };
+
     let label = &rest[..dashes];
     let is_label = label.ends_with(b"PRIVATE KEY")
         && label.iter().all(|byte| matches!(byte, b'A'..=b'Z' | b' '));
@@ -60,14 +62,22 @@ fn is_json_web_token(text: &[u8]) -> bool {
     if !text.starts_with(b"eyJ") {
         return false;
     }
+
     let mut parts = text.split(|byte| *byte == b'.');
-    let mut part = |bytes_min: usize| {
-        let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-        parts
-            .next()
-            .is_some_and(|part| part.len() >= bytes_min && part.iter().all(is_base64))
-    };
-    part(16) && part(8) && part(32) && parts.next().is_none()
+    is_base64url(parts.next(), 16)
+        && is_base64url(parts.next(), 8)
+        && is_base64url(parts.next(), 32)
+        && parts.next().is_none()
+}
+
+/// Returns true for at least `bytes_min` characters of base64url.
+fn is_base64url(part: Option<&[u8]>, bytes_min: usize) -> bool {
+    part.is_some_and(|part| {
+        part.len() >= bytes_min
+            && part
+                .iter()
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    })
 }
 
 /// Returns true for an access key id of AWS: `AKIA` or `ASIA` and 16 characters of base32.
@@ -84,11 +94,13 @@ fn is_aws_access_key(text: &[u8]) -> bool {
 }
 
 fn is_prefixed(text: &[u8]) -> bool {
-    let is_char = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     PREFIXES.iter().any(|(prefix, bytes_min, bytes_max)| {
         let rest = text.strip_prefix(*prefix);
         rest.is_some_and(|rest| {
-            (*bytes_min..=*bytes_max).contains(&rest.len()) && rest.iter().all(is_char)
+            (*bytes_min..=*bytes_max).contains(&rest.len())
+                && rest.iter().all(|byte: &u8| {
+                    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
+                })
         }) && text.iter().any(u8::is_ascii_digit)
     })
 }

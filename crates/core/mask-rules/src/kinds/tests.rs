@@ -228,7 +228,7 @@ fn names_read_back_and_others_are_refused() {
     let refused = "Card".parse::<Kind>().expect_err("capitals");
     assert_eq!(
         refused,
-        "`Card` is no kind: write one of `card`, `email`, `iban`, `phone`, `national_id`, `ip_address`, `secret`"
+        "`Card` is not a kind: write one of `card`, `email`, `iban`, `phone`, `national_id`, `ip_address`, `secret`"
     );
 }
 
@@ -433,7 +433,7 @@ fn secrets() {
 
 proptest::proptest! {
     #[test]
-    fn no_text_makes_a_kind_panic(text in ".{0,40}", digits in "[0-9 .+-]{9,18}[A-Z0-9]?") {
+    fn kinds_never_panic(text in ".{0,40}", digits in "[0-9 .+-]{9,18}[A-Z0-9]?") {
         for kind in Kind::ALL {
             let _ = (kind.knows(&text), kind.knows(&digits));
         }
@@ -441,7 +441,7 @@ proptest::proptest! {
 
     /// Of the numbers that differ in the last digit only, exactly one passes.
     #[test]
-    fn one_check_digit_fits(body in "[2-9][0-9]{3} [0-9]{4} [0-9]{3}", serial in "756\\.[0-9]{4}\\.[0-9]{4}\\.[0-9]") {
+    fn check_digit_is_unique(body in "[2-9][0-9]{3} [0-9]{4} [0-9]{3}", serial in "756\\.[0-9]{4}\\.[0-9]{4}\\.[0-9]") {
         for body in [body, serial] {
             let passing = ('0'..='9').filter(|digit| Kind::NationalId.knows(&format!("{body}{digit}"))).count();
             assert_eq!(passing, 1, "{body}");
@@ -450,7 +450,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn one_in_forty_bare_numbers_passes_at_most() {
+fn bare_numbers_rarely_match() {
     // Steps of this size, coprime to the range, spread over all numbers of eleven digits.
     let (range, step) = (90_000_000_000_u64, 55_623_058_987);
     let numbers = (0..200_000_u64).map(|at| 10_000_000_000 + at.wrapping_mul(step) % range);

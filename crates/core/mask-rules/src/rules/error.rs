@@ -111,7 +111,7 @@ impl RuleFault {
 
     pub(super) fn no_list(at: usize, list: &str, lists: &Lists) -> Self {
         let message = format!(
-            "there is no list `{list}`: write one of {}, or add it under [lists]",
+            "unknown list `{list}`: write one of {}, or add it under [lists]",
             lists.names()
         );
         Self {
@@ -122,12 +122,17 @@ impl RuleFault {
 
     /// Creates an error for paths that exceed the total step limit.
     pub(super) fn too_many(error: &SelectError, rules: &[Rule]) -> Self {
-        let is_first = |rule: &Rule| match (error, &rule.target) {
-            (SelectError::TooManySteps { path, .. }, Target::Path(other)) => path == other,
-            _ => false,
-        };
         let message = format!("{error}: name containers instead, or columns, which take none");
-        Self::rule(rules.iter().rposition(is_first).unwrap_or(0), message)
+        Self::rule(
+            rules
+                .iter()
+                .rposition(|rule: &Rule| match (error, &rule.target) {
+                    (SelectError::TooManySteps { path, .. }, Target::Path(other)) => path == other,
+                    _ => false,
+                })
+                .unwrap_or(0),
+            message,
+        )
     }
 
     /// Converts the fault for rules that do not come from a text.
@@ -143,6 +148,7 @@ impl RuleFault {
             ),
             RulePosition::List | RulePosition::Text(_) => self.message,
         };
+
         RulesError {
             line: 0,
             column: 0,

@@ -58,6 +58,7 @@ pub(super) fn read(
             format!("rules of more than {FILE_BYTES_MAX} bytes"),
         ));
     }
+
     let file: File = toml::from_str(text).map_err(|error| {
         RulesError::at(
             text,
@@ -73,8 +74,10 @@ pub(super) fn read(
         added
             .map_err(|message| RulesError::at(text, at, RuleFault::list(&name, message).message))?;
     }
+
     let unknown = unknown(file.unknown).map_err(|fault| located(text, &[], fault))?;
-    let (mut rules, mut spans) = (Vec::new(), Vec::new());
+    let mut rules = Vec::new();
+    let mut spans = Vec::new();
     for (at, entry) in file.rule.into_iter().enumerate() {
         let start = entry.span().start;
         spans.push(Spans {
@@ -86,6 +89,7 @@ pub(super) fn read(
             .map_err(|fault| located(text, &spans, fault))?;
         rules.push(rule);
     }
+
     Rules::of(unknown, rules, lists).map_err(|fault| located(text, &spans, fault))
 }
 
@@ -112,6 +116,7 @@ fn unknown(word: Option<Spanned<String>>) -> Result<Unknown, RuleFault> {
             message: format!("before the first rule, write {IS}"),
         });
     };
+
     match word.get_ref().as_str() {
         "keep" => Ok(Unknown::Keep),
         "refuse" => Ok(Unknown::Refuse),
@@ -147,12 +152,14 @@ fn rule(at: usize, entry: RuleEntry, spans: &mut Spans) -> Result<Rule, RuleFaul
             ));
         }
     };
+
     let Some(mask) = entry.mask else {
         return Err(RuleFault::rule(
             at,
             "a rule has a `mask`, such as mask = \"redact\" or mask = \"keep\"".to_owned(),
         ));
     };
+
     spans.mask = mask.span();
     let function: Function = mask
         .get_ref()
@@ -174,6 +181,7 @@ fn located(text: &str, spans: &[Spans], fault: RuleFault) -> RulesError {
         RulePosition::List => 0,
         RulePosition::Text(span) => span.start,
     };
+
     RulesError::at(text, at, fault.message)
 }
 

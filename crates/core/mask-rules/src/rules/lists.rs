@@ -34,18 +34,22 @@ impl Lists {
         if self.own.len() == LISTS_MAX {
             return Err(format!("more than {LISTS_MAX} lists"));
         }
+
         if !(1..=TEXT_BYTES_MAX).contains(&name.len()) {
             return Err(format!("its name is not 1 to {TEXT_BYTES_MAX} bytes"));
         }
+
         if self.own.iter().any(|own| *own.name == *name) {
             return Err("is there twice".to_owned());
         }
+
         if !(2..=LIST_ENTRIES_MAX).contains(&entries.len()) {
             return Err(format!(
                 "has {} entries; it needs 2 to {LIST_ENTRIES_MAX}",
                 entries.len()
             ));
         }
+
         if let Some(at) = entries
             .iter()
             .position(|entry| !(1..=LIST_ENTRY_BYTES_MAX).contains(&entry.len()))

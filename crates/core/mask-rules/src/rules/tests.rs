@@ -174,7 +174,7 @@ fn rules_that_are_wrong_are_refused_where_they_are() {
         &rule("path = \"$.a\"\nmask = \"readct\""),
         4,
         9,
-        "`readct` is no function",
+        "`readct` is not a function",
     );
     refused(
         &rule("path = \"$.a\"\nmask = 'partial(fist=1)'"),
@@ -210,13 +210,13 @@ fn rules_that_are_wrong_are_refused_where_they_are() {
         &rule("kind = \"cards\"\nmask = \"redact\""),
         3,
         9,
-        "`cards` is no kind: write one of",
+        "`cards` is not a kind: write one of",
     );
     refused(
         &rule("column = \"a\"\nmask = \"pseudonym(list=planets)\""),
         4,
         9,
-        "no list `planets`: write one of `first_names`",
+        "unknown list `planets`: write one of `first_names`",
     );
     let lists = |body: &str| format!("{HEAD}[lists]\n{body}");
     refused(
@@ -299,7 +299,7 @@ fn the_rules_of_a_call_are_those_of_a_file() {
         (
             vec![rule(path(), "redct")],
             vec![],
-            "rule 1: mask: `redct` is no function",
+            "rule 1: mask: `redct` is not a function",
         ),
         (
             vec![
@@ -312,7 +312,7 @@ fn the_rules_of_a_call_are_those_of_a_file() {
         (
             vec![rule(path(), "pseudonym(list=x)")],
             vec![],
-            "rule 1: mask: there is no list `x`",
+            "rule 1: mask: unknown list `x`",
         ),
         (
             vec![],

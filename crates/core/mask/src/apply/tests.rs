@@ -609,7 +609,7 @@ fn the_intervals_of_one_subject_survive() {
 }
 
 #[test]
-fn no_date_stays_and_none_goes_further_than_asked() {
+fn date_shifts_are_nonzero_and_bounded() {
     for day in 1..=28 {
         for (within, range) in [(1, 1..=1), (3, 1..=3), (36_500, 1..=36_500)] {
             let date = format!("2024-02-{day:02}");

@@ -195,7 +195,7 @@ fn another_app_and_another_domain_mask_otherwise_and_functions_without_a_key_ali
 }
 
 #[test]
-fn no_original_is_in_what_hides_it() {
+fn masked_values_do_not_contain_the_original() {
     for_each_row(24, |row, texts| {
         let hides = [
             "redact",

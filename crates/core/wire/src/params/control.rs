@@ -55,7 +55,7 @@ names! {
         /// The whole collection. The default.
         #[default]
         Collection = "collection",
-        /// One context of the collection.
+        /// A single context of the collection.
         Context = "context",
     }
 }
@@ -232,7 +232,7 @@ operations! {
             /// The time as in [`CreateCollection`].
             retention_s: Option<Option<u64>> = optional(SECONDS_OR_NIL "as it is");
         },
-        /// Removes the collection and its name. Its tokens are not found afterwards.
+        /// Removes the collection and its name. Tokens of the collection are not found afterwards.
         Delete = CollectionsDelete,
     }
 }
@@ -427,7 +427,7 @@ params! {
         app: Option<&'a str> = optional(NAME "all apps");
         /// The collection, for operations on a collection; `None` means all collections.
         collection: Option<&'a str> = optional(NAME "all collections");
-        /// The property of objects; `None` if the checked request names no property.
+        /// The property of objects; `None` if the checked request does not name a property.
         property: Option<&'a str> = optional(NAME "not asked");
         /// The reason of the checked request.
         reason: Option<&'a str> = optional(REASON "none");

@@ -37,7 +37,7 @@ params! {
         /// characters. A role can require a reason.
         reason: Option<&'a str> = optional(REASON "none");
         /// The client's span, as a W3C `traceparent` of at most 256 bytes. An engine that records
-        /// traces makes it the parent of its own span. The engine ignores an invalid `traceparent`.
+        /// traces makes it the parent of the engine's span. The engine ignores an invalid `traceparent`.
         traceparent: Option<&'a str> = optional(TRACEPARENT "none" not AppsPublicKeys);
     }
 }

@@ -111,7 +111,7 @@ params! {
 }
 
 params! {
-    /// One bounded step of archiving or pruning.
+    /// A bounded step of archiving or pruning.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     Sweep<Text: TextValue> {
         /// Least time since expiry or archiving, in seconds; `None` is 0 for `tokens.archive` and

@@ -44,7 +44,7 @@ pub struct Key {
     pub state: String,
     /// True if the key can seal; false if it only opens.
     pub seals: bool,
-    /// True if the public key is published. Others seal to the key, and engines do not.
+    /// True if the public key is published. Clients seal to the key, and engines do not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub outside: bool,
     /// When it was created, in seconds since 1970-01-01 UTC.

@@ -62,10 +62,10 @@ pub struct RewrappedRows {
     pub rewrapped: u64,
     /// Number of rows that were not rewrapped because another request changed or removed them.
     pub changed: u64,
-    /// Number of rows that do not open. They are unchanged.
+    /// Number of rows that do not open, and that are unchanged.
     pub unopened: u64,
-    /// Number of objects in an old format that does not authenticate the sealer. They are
-    /// unchanged; `collections.migrate` handles them.
+    /// Number of objects in an old format that does not authenticate the sealer. Such
+    /// objects are unchanged; `collections.migrate` handles them.
     #[serde(default)]
     pub unauthenticated: u64,
     /// The collection of this page; empty if the page has no rows.
@@ -86,11 +86,11 @@ pub struct MigratedObjects {
     pub migrated: u64,
     /// Number of objects that another request changed or removed in the meantime.
     pub changed: u64,
-    /// Ids of objects in an old format that does not authenticate the sealer. They are migrated
-    /// with `accept_unauthenticated` and unchanged otherwise.
+    /// Ids of objects in an old format that does not authenticate the sealer. Such objects
+    /// are migrated with `accept_unauthenticated` and unchanged otherwise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unauthenticated: Vec<String>,
-    /// Ids of objects in an old format that do not open. They are unchanged.
+    /// Ids of objects in an old format that do not open, and that are unchanged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unopened: Vec<String>,
     /// Ids of objects in an old format that do not open because, according to their row, the key of

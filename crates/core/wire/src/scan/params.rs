@@ -1,6 +1,6 @@
 //! Finds the payload among the params of a document request.
 //!
-//! The scanner reads every value header once. It records the position of the payload here, so that
+//! The scanner reads every value header once, and records the position of the payload here, so that
 //! the decoder does not scan the payload again. Params that are not one map in an array have no
 //! payload, and the decoder rejects them. A second `payload` does not change the position; the
 //! decoder rejects it after it has read the first one.

@@ -14,7 +14,7 @@ impl Scanner {
     /// must be the buffer of the last scan. Reads only the params before the payload, within the
     /// limits of their rules.
     pub fn preview(&self, buffered: &[u8]) -> Option<Preview> {
-        match self.head {
+        match self.header {
             Some(MessageHeader::Request {
                 method: Some(method),
                 ..

@@ -35,14 +35,14 @@ fn check(bytes: &[u8], expect: Scan) {
 
 fn check_rejected(
     bytes: &[u8],
-    head: Option<MessageHeader>,
+    header: Option<MessageHeader>,
     error: ScanError,
     disposition: Disposition,
 ) {
     check(
         bytes,
         Scan::Rejected {
-            head,
+            header,
             error,
             disposition,
         },
@@ -51,12 +51,12 @@ fn check_rejected(
 
 #[test]
 fn scan_reads_headers_and_counts_values() {
-    let message = |bytes: &[u8], head, elements, leaves| {
+    let message = |bytes: &[u8], header, elements, leaves| {
         check(
             bytes,
             Scan::Message(FrameLayout {
                 bytes: bytes.len(),
-                head,
+                header,
                 elements,
                 leaves,
                 payload: None,
@@ -277,7 +277,7 @@ fn limits_apply_to_announced_sizes() {
 fn default_limits_reject_well_known_attacks() {
     let first = |bytes: Vec<u8>| Scanner::for_requests(Limits::default()).scan(&bytes);
     let refused = |error, disposition| Scan::Rejected {
-        head: Some(ENCRYPT_7),
+        header: Some(ENCRYPT_7),
         error,
         disposition,
     };
@@ -350,13 +350,13 @@ fn connection_continues_after_a_rejection_without_its_bytes() {
                     out[..],
                     [
                         Scan::Rejected {
-                            head: Some(MessageHeader::Request { msgid: 7, .. }),
+                            header: Some(MessageHeader::Request { msgid: 7, .. }),
                             disposition: Disposition::Skip,
                             ..
                         },
                         Scan::Discard { ended: true, .. },
                         Scan::Message(FrameLayout {
-                            head: ENCRYPT_7,
+                            header: ENCRYPT_7,
                             ..
                         }),
                     ]
@@ -378,7 +378,7 @@ fn skip_ends_at_a_reserved_marker() {
         let mut scanner = Scanner::for_requests(SMALL);
         let (out, _) = drive(&mut scanner, &call(&[&deep[..], tail].concat()), 9);
         let last = Scan::Rejected {
-            head: None,
+            header: None,
             error,
             disposition: Disposition::Close,
         };
@@ -399,13 +399,13 @@ fn skip_rest_rejects_a_message_by_its_header() {
     let message = call(&[&[0xda, 0x03, 0xd9][..], &[b'x'; 985]].concat());
     let mut scanner = Scanner::for_requests(SMALL);
     assert_eq!(scanner.scan(&message[..10]), Scan::Incomplete);
-    assert_eq!(scanner.head(), None, "the method's name is cut");
+    assert_eq!(scanner.header(), None, "the method's name is cut");
     assert_eq!(scanner.scan(&message[..11]), Scan::Incomplete);
-    assert_eq!(scanner.head(), Some(ENCRYPT_7));
+    assert_eq!(scanner.header(), Some(ENCRYPT_7));
     assert_eq!(scanner.scan(&message[..15]), Scan::Incomplete);
     assert_eq!(scanner.bytes_at_least(), message.len() as u64);
     assert_eq!(scanner.skip_rest(), Disposition::Skip);
-    assert_eq!(scanner.head(), None);
+    assert_eq!(scanner.header(), None);
     assert_eq!(
         scanner.scan(&message[..15]),
         Scan::Discard {
@@ -435,19 +435,19 @@ fn skip_rest_rejects_a_message_by_its_header() {
 fn client_scanner_reads_responses_and_no_requests() {
     let scan = |bytes: &[u8]| Scanner::for_replies(SMALL).scan(bytes);
     let response = scan(&[0x94, 1, 9, 0xc0, 0x80]);
-    let head = MessageHeader::Response { msgid: 9 };
+    let header = MessageHeader::Response { msgid: 9 };
     assert_eq!(
         response,
         Scan::Message(FrameLayout {
             bytes: 5,
-            head,
+            header,
             elements: 5,
             leaves: 4,
             payload: None
         })
     );
     let lost = Scan::Rejected {
-        head: None,
+        header: None,
         error: ScanError::NotRpc,
         disposition: Disposition::Close,
     };

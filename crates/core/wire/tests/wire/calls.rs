@@ -1225,7 +1225,7 @@ fn errors_contain_no_values_of_the_request() {
 fn decoder_rejects_bytes_of_another_message() {
     let boundary = |message: &[u8]| FrameLayout {
         bytes: message.len(),
-        head: MessageHeader::Request {
+        header: MessageHeader::Request {
             msgid: 7,
             method: Some(Method::Encrypt),
         },

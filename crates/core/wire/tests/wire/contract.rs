@@ -855,7 +855,7 @@ fn verdict(stream: &[u8]) -> (String, &'static str) {
             }
             Scan::Message(boundary) => {
                 assert_eq!(boundary.bytes, rest.len());
-                if boundary.head.response_id().is_some() {
+                if boundary.header.response_id().is_some() {
                     answer = Request::decode(rest, &boundary)
                         .map_or_else(|error| error.code().name(), |_| "a result")
                         .to_owned();
@@ -863,12 +863,12 @@ fn verdict(stream: &[u8]) -> (String, &'static str) {
                 return (answer, "survives");
             }
             Scan::Rejected {
-                head,
+                header,
                 error,
                 disposition,
             } => {
                 answer = error.code().name().to_owned();
-                if head.and_then(|head| head.response_id()).is_none() {
+                if header.and_then(|header| header.response_id()).is_none() {
                     answer += " notification";
                 }
                 if disposition == Disposition::Close {

@@ -130,7 +130,7 @@ fn listen<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> ScanLog {
                         payload_by_skipping(message),
                         "{message:02x?}"
                     );
-                    if boundary.head.response_id().is_some() {
+                    if boundary.header.response_id().is_some() {
                         assert_ne!(
                             Request::decode(message, &boundary),
                             Err(InvalidRequest::Malformed),
@@ -146,11 +146,11 @@ fn listen<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> ScanLog {
                     events.extend(ended.then_some(Event::Ended));
                 }
                 Scan::Rejected {
-                    head,
+                    header,
                     error,
                     disposition,
                 } => {
-                    events.push(Event::Rejected(head, error, disposition));
+                    events.push(Event::Rejected(header, error, disposition));
                     if disposition == Disposition::Close {
                         return ScanLog { events, held_max };
                     }
@@ -376,7 +376,7 @@ proptest! {
         request::encrypt(&mut bytes, msgid, &sent);
         let scan = Scanner::for_requests(Limits::default()).scan(&bytes);
         let head = MessageHeader::Request { msgid, method: Some(Method::Encrypt) };
-        prop_assert!(matches!(scan, Scan::Message(b) if b.bytes == bytes.len() && b.head == head), "{:?}", scan);
+        prop_assert!(matches!(scan, Scan::Message(b) if b.bytes == bytes.len() && b.header == head), "{:?}", scan);
         prop_assert_eq!(decode(&bytes), Ok(Request::Encrypt(sent)));
     }
 
@@ -681,7 +681,7 @@ proptest! {
         document.finish(&mut out, generation, (&[], 0), &[], &[]);
         let scan = Scanner::for_replies(Limits::default()).scan(&out);
         let head = MessageHeader::Response { msgid };
-        prop_assert!(matches!(scan, Scan::Message(b) if b.bytes == out.len() && b.head == head), "{:?}", scan);
+        prop_assert!(matches!(scan, Scan::Message(b) if b.bytes == out.len() && b.header == head), "{:?}", scan);
         let reply = Response::decode(&out).unwrap();
         let decoded = Document::decode(reply.outcome.unwrap()).unwrap();
         prop_assert_eq!((decoded.payload, decoded.generation), (&payload[..], generation));

@@ -8,20 +8,20 @@ use sealwire_command_line::object_store::ObjectStoreArgs;
 use crate::mask_job::{Input, Output, S3Object, S3Settings, S3Store};
 
 /// Returns the input of this name.
-pub(super) fn input(store: &ObjectStoreArgs, name: &Path) -> Result<Input, Failure> {
-    Ok(match object(store, name)? {
+pub(super) fn parse_input(store: &ObjectStoreArgs, name: &Path) -> Result<Input, Failure> {
+    Ok(match parse_object(store, name)? {
         Some(object) => Input::Object(object),
         None => Input::File(name.to_owned()),
     })
 }
 
 /// Returns the output of this name.
-pub(super) fn output(
+pub(super) fn parse_output(
     store: &ObjectStoreArgs,
     name: &Path,
     replace: bool,
 ) -> Result<Output, Failure> {
-    Ok(match object(store, name)? {
+    Ok(match parse_object(store, name)? {
         Some(object) => Output::Object { object, replace },
         None => Output::File {
             path: name.to_owned(),
@@ -30,7 +30,7 @@ pub(super) fn output(
     })
 }
 
-fn object(store: &ObjectStoreArgs, name: &Path) -> Result<Option<S3Object>, Failure> {
+fn parse_object(store: &ObjectStoreArgs, name: &Path) -> Result<Option<S3Object>, Failure> {
     let Some(name) = name.to_str().filter(|name| S3Store::is_object_name(name)) else {
         return Ok(None);
     };

@@ -34,7 +34,7 @@ use sealwire_command_line::object_store::{ObjectStoreArgs, is_object};
 use sealwire_command_line::program::StopSignals;
 use sealwire_command_line::{Failure, dev_folder};
 use sealwire_service::output_file;
-use show::Bar;
+use show::ProgressLine;
 
 const EXAMPLES: &str = "\
 Rules are TOML: which function masks which fields, and what becomes of all others.
@@ -63,7 +63,7 @@ Examples:
   sealwire mask database --from postgres://app@db/shop --from-ca ca.pem \\
       --to postgres://app@test/shop --to-ca ca.pem --rules rules.toml --verify
 
-docs/masking.md lists the functions and what each of them keeps.";
+docs/masking.md lists the functions and the properties that each keeps.";
 
 /// Maximum size in bytes of a list's file, with line ends and white space. All lists together have
 /// at most 256 KiB of entries.
@@ -83,8 +83,8 @@ enum MaskCommand {
     File(Box<FileArgs>),
     /// Copy a PostgreSQL database, masked, into another database, which must be empty
     Database(Box<DatabaseArgs>),
-    /// Show for each field of a sample the rule that masks it, or that there is none; fails if the
-    /// rules reject a field. Needs no engine
+    /// Show for each field of a sample the rule that masks it, if any; fails if the rules reject a
+    /// field. Needs no engine
     Check(check::Args),
     /// Propose rules for a file or a PostgreSQL database, with the evidence for each. Prints and
     /// keeps no sampled value; needs no engine
@@ -103,8 +103,8 @@ struct RulesFile {
 
 /// Format of a file.
 #[derive(Debug, clap::Args)]
-struct Holds {
-    /// Format of the file [default: by its name's ending]
+struct FormatArgs {
+    /// Format of the file [default: by the extension of its name]
     #[arg(long, value_enum)]
     format: Option<FormatName>,
     /// Separator of CSV fields, one ASCII character [default: a comma, or a tab in .tsv]
@@ -126,7 +126,7 @@ enum FormatName {
 
 /// The app whose keys mask, and the engine.
 #[derive(Debug, clap::Args)]
-struct RpcEngine {
+struct EngineArgs {
     /// App whose keys mask; equal values give equal masks everywhere
     #[arg(long, short, default_value = dev_folder::DEMO_APP)]
     app: String,
@@ -162,7 +162,7 @@ struct FileArgs {
     #[arg(long)]
     allow_unmatched: bool,
     #[command(flatten)]
-    holds: Holds,
+    format_options: FormatArgs,
     #[command(flatten)]
     object_store: ObjectStoreArgs,
     /// Look for originals of masked values in the output afterwards
@@ -172,7 +172,7 @@ struct FileArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    engine: RpcEngine,
+    engine: EngineArgs,
 }
 
 /// Source and target database.
@@ -225,18 +225,18 @@ struct DatabaseArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    engine: RpcEngine,
+    engine: EngineArgs,
 }
 
 /// Arguments of `mask verify`.
 #[derive(Debug, clap::Args)]
 struct VerifyArgs {
     #[command(subcommand)]
-    of: Verified,
+    command: VerifyCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verified {
+enum VerifyCommand {
     /// Compare a masked file with its original
     File {
         /// The original file. A Parquet file can be an object, s3://bucket/file.parquet
@@ -246,24 +246,25 @@ enum Verified {
         #[arg(value_name = "MASKED")]
         masked: PathBuf,
         #[command(flatten)]
-        holds: Holds,
+        format_options: FormatArgs,
         #[command(flatten)]
         object_store: ObjectStoreArgs,
         #[command(flatten)]
-        common: Verifying,
+        common: VerifyOptions,
     },
     /// Compare a masked database with its original
     Database {
         #[command(flatten)]
         databases: Databases,
         #[command(flatten)]
-        common: Verifying,
+        common: VerifyOptions,
     },
 }
 
-/// Rules for a verification, which name the sensitive values. They need not be those of the job.
+/// Rules for a verification, which name the sensitive values. The rules can differ from the rules
+/// of the job.
 #[derive(Debug, clap::Args)]
-struct Verifying {
+struct VerifyOptions {
     #[command(flatten)]
     rules: RulesFile,
     /// Print the report as JSON
@@ -279,11 +280,11 @@ fn trial_secret() -> MaskSecret {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
-        MaskCommand::File(args) => file(args),
-        MaskCommand::Database(args) => database(args),
+        MaskCommand::File(args) => mask_one_file(args),
+        MaskCommand::Database(args) => mask_one_database(args),
         MaskCommand::Check(args) => check::run(args),
         MaskCommand::Discover(args) => discover::run(args),
-        MaskCommand::Verify(args) => verify(args),
+        MaskCommand::Verify(args) => verify_masks(args),
     }
 }
 
@@ -297,23 +298,17 @@ impl RulesFile {
     fn load_with_files(&self) -> Result<(Arc<Rules>, Vec<PathBuf>), Failure> {
         let path = self.rules.display();
         let text = read_text_file(&self.rules, sealwire_mask::limits::FILE_BYTES_MAX)?;
-        let beside = self.rules.parent().unwrap_or(Path::new(""));
+        let folder = self.rules.parent().unwrap_or(Path::new(""));
         let mut files = vec![self.rules.clone()];
-        let list = |name: &str| {
-            let is_beside = Path::new(name)
-                .components()
-                .all(|part| matches!(part, Component::Normal(_)));
-            if !is_beside {
-                return Err(format!(
-                    "list {name}: lists are in the folder of the rules, or in a folder below it"
-                ));
-            }
-            files.push(beside.join(name));
-            read_text_file(&beside.join(name), LIST_BYTES_MAX).map_err(|error| error.to_string())
-        };
-        let rules =
-            Rules::from_toml_with(&text, list).map_err(|error| format!("{path}: {error}"))?;
-        lists_fit(&rules).map_err(|why| format!("{path}: {why}"))?;
+
+        let rules = Rules::from_toml_with(&text, |name| {
+            let list = list_path(folder, name)?;
+            files.push(list.clone());
+            read_text_file(&list, LIST_BYTES_MAX).map_err(|error| error.to_string())
+        });
+        let rules = rules.map_err(|error| format!("{path}: {error}"))?;
+
+        check_list_sizes(&rules).map_err(|why| format!("{path}: {why}"))?;
         if rules.iter().len() == 0 {
             return Err(format!("{path} has no [[rule]], so nothing would be masked").into());
         }
@@ -321,24 +316,35 @@ impl RulesFile {
     }
 }
 
+/// Returns the path of a list. Lists must be in the folder of the rules or below it.
+fn list_path(folder: &Path, name: &str) -> Result<PathBuf, String> {
+    let is_in_folder = Path::new(name)
+        .components()
+        .all(|part| matches!(part, Component::Normal(_)));
+    if is_in_folder {
+        Ok(folder.join(name))
+    } else {
+        Err(format!(
+            "list {name}: lists are in the folder of the rules, or in a folder below it"
+        ))
+    }
+}
+
 /// Checks that the custom lists of the rules fit in one request, since a batch may need all of
 /// them.
-fn lists_fit(rules: &Rules) -> Result<(), String> {
-    let used = |name: &str| rules.iter().any(|rule| rule.function.list() == Some(name));
+fn check_list_sizes(rules: &Rules) -> Result<(), String> {
     let lists: Vec<Vec<&str>> = rules
         .lists()
-        .filter(|(name, _)| used(name))
+        .filter(|(name, _)| rules.iter().any(|rule| rule.function.list() == Some(*name)))
         .map(|(_, entries)| entries.collect())
         .collect();
-    let all = || lists.iter().flatten();
+    let entries = lists.iter().flatten().count();
+    let bytes = lists.iter().flatten().map(|entry| entry.len()).sum();
+
     for (what, has, max) in [
         ("lists", lists.len(), MASK_LISTS_MAX),
-        ("entries of lists", all().count(), MASK_ENTRIES_MAX),
-        (
-            "bytes of lists",
-            all().map(|entry| entry.len()).sum(),
-            MASK_LISTS_BYTES_MAX,
-        ),
+        ("entries of lists", entries, MASK_ENTRIES_MAX),
+        ("bytes of lists", bytes, MASK_LISTS_BYTES_MAX),
     ] {
         if has > max {
             return Err(format!(
@@ -349,11 +355,11 @@ fn lists_fit(rules: &Rules) -> Result<(), String> {
     Ok(())
 }
 
-impl Holds {
+impl FormatArgs {
     fn format(&self, file: &Path) -> Result<FileFormat, Failure> {
         let by_name = file
             .file_name()
-            .and_then(|name| FileFormat::of_name(&name.to_string_lossy()));
+            .and_then(|name| FileFormat::from_name(&name.to_string_lossy()));
         let format = match (self.format, by_name) {
             (Some(FormatName::Ndjson), _) => FileFormat::Ndjson,
             (Some(FormatName::Json), _) => FileFormat::Json,
@@ -362,15 +368,20 @@ impl Holds {
             (Some(FormatName::Csv), _) => FileFormat::Csv { delimiter: b',' },
             (None, Some(format)) => format,
             (None, None) => {
-                return Err(format!("{}: say what it holds with --format", file.display()).into());
+                return Err(format!(
+                    "{}: the extension is not that of a known format; give --format",
+                    file.display()
+                )
+                .into());
             }
         };
         match (format, self.delimiter) {
             (FileFormat::Csv { .. }, Some(delimiter)) => {
                 let delimiter = u8::try_from(delimiter).ok().filter(u8::is_ascii);
                 let delimiter = delimiter.filter(|byte| !b"\"\r\n".contains(byte));
-                let delimiter = delimiter
-                    .ok_or("--delimiter is one character of ASCII, and no quote or end of line")?;
+                let delimiter = delimiter.ok_or(
+                    "--delimiter must be one ASCII character other than a quote or a line end",
+                )?;
                 Ok(FileFormat::Csv { delimiter })
             }
             (_, Some(_)) => Err("--delimiter is for CSV".into()),
@@ -380,7 +391,12 @@ impl Holds {
 }
 
 impl Databases {
-    fn of(&self, url: &str, password_file: &Option<PathBuf>, ca: &Option<PathBuf>) -> Database {
+    fn database_at(
+        &self,
+        url: &str,
+        password_file: &Option<PathBuf>,
+        ca: &Option<PathBuf>,
+    ) -> Database {
         Database {
             url: url.to_owned(),
             password: None,
@@ -393,30 +409,33 @@ impl Databases {
     }
 
     fn source(&self) -> Database {
-        self.of(&self.from, &self.from_password_file, &self.from_ca)
+        self.database_at(&self.from, &self.from_password_file, &self.from_ca)
     }
 
     fn target(&self) -> Database {
-        self.of(&self.to, &self.to_password_file, &self.to_ca)
+        self.database_at(&self.to, &self.to_password_file, &self.to_ca)
     }
 }
 
 /// Results of a job and of its leak check.
 #[derive(serde::Serialize)]
-struct Done {
+struct JobResult {
     #[serde(flatten)]
     report: Report,
     #[serde(skip_serializing_if = "Option::is_none")]
     leaks: Option<LeakReport>,
 }
 
-fn file(args: &FileArgs) -> Result<(), Failure> {
+fn mask_one_file(args: &FileArgs) -> Result<(), Failure> {
     let (rules, files) = args.rules.load_with_files()?;
-    let format = args.holds.format(&args.input)?;
-    let (from_pipe, to_pipe) = (args.input == Path::new("-"), args.out == Path::new("-"));
+    let format = args.format_options.format(&args.input)?;
+    let from_pipe = args.input == Path::new("-");
+    let to_pipe = args.out == Path::new("-");
     if args.verify && (from_pipe || to_pipe) {
         return Err("--verify reads both files again: name them".into());
     }
+
+    // The output is checked before work that can take hours.
     if !to_pipe && !is_object(&args.out) {
         let read = args
             .engine
@@ -433,26 +452,29 @@ fn file(args: &FileArgs) -> Result<(), Failure> {
             .collect();
         output_file::check(&args.out, args.replace, &inputs)?;
     }
+
     let store = &args.object_store;
     let job = FileJob {
         input: if from_pipe {
             Input::Stdin
         } else {
-            files::input(store, &args.input)?
+            files::parse_input(store, &args.input)?
         },
         output: if to_pipe {
             Output::Stdout
         } else {
-            files::output(store, &args.out, args.replace)?
+            files::parse_output(store, &args.out, args.replace)?
         },
         format,
         limits: Limits::default(),
         allow_unmatched: args.allow_unmatched,
     };
-    let (limits, original) = (job.limits, job.input.clone());
+    let limits = job.limits;
+    let original = job.input.clone();
     let has_object = is_object(&args.input) || is_object(&args.out);
-    let bar = Bar::new("masking");
-    let done = run_job(async {
+
+    let bar = ProgressLine::new("masking");
+    let result = run_job(async {
         let engine = Remote::connect(&args.engine, &rules, &bar).await?;
         let job = mask_file(
             job,
@@ -461,9 +483,11 @@ fn file(args: &FileArgs) -> Result<(), Failure> {
             Arc::clone(&bar.progress),
         );
         let mut signals = StopSignals::listen()?;
-        let report = unless_stopped(&mut signals, &bar.progress, has_object, bar.over(job)).await?;
+        let report =
+            unless_stopped(&mut signals, &bar.progress, has_object, bar.run_async(job)).await?;
+
         if !args.verify {
-            return Ok(Done {
+            return Ok(JobResult {
                 report,
                 leaks: None,
             });
@@ -471,97 +495,106 @@ fn file(args: &FileArgs) -> Result<(), Failure> {
         if bar.progress.is_stopped() {
             return Err(NOT_VERIFIED.into());
         }
-        let masked = files::input(store, &args.out)?;
-        let bar = Bar::new("looking for originals");
-        let verify = move |progress: &Progress| {
-            verify_files(
-                &original,
-                &masked,
-                format,
-                rules,
-                limits,
-                LeakLimits::default(),
-                progress,
-            )
-        };
+        let masked = files::parse_input(store, &args.out)?;
+        let bar = ProgressLine::new("looking for originals");
+        let verification = spawn_blocking(move || {
+            bar.run_blocking(|progress| {
+                verify_files(
+                    &original,
+                    &masked,
+                    format,
+                    rules,
+                    limits,
+                    LeakLimits::default(),
+                    progress,
+                )
+            })
+        });
         tokio::select! {
-            leaks = spawn_blocking(move || bar.during(verify)) => Ok(Done { report, leaks: Some(leaks??) }),
+            leaks = verification => Ok(JobResult { report, leaks: Some(leaks??) }),
             () = signals.next() => Err(NOT_VERIFIED.into()),
         }
     })?;
-    show::done(&done, args.json, to_pipe)
+    show::print_result(&result, args.json, to_pipe)
 }
 
-fn database(args: &DatabaseArgs) -> Result<(), Failure> {
+fn mask_one_database(args: &DatabaseArgs) -> Result<(), Failure> {
     let rules = args.rules.load()?;
-    let (source, target) = (args.databases.source(), args.databases.target());
-    let done = run_job(async {
-        let bar = Bar::new("masking");
-        let engine = Remote::connect(&args.engine, &rules, &bar).await?;
+    let result = run_job(async {
+        let bar = ProgressLine::new("masking");
+        let engine = Arc::new(Remote::connect(&args.engine, &rules, &bar).await?);
         let job = DatabaseJob {
-            source,
-            target,
+            source: args.databases.source(),
+            target: args.databases.target(),
             replace: args.replace,
             limits: Limits::default(),
         };
+        let progress = Arc::clone(&bar.progress);
         let mut signals = StopSignals::listen()?;
-        let (engine, progress) = (Arc::new(engine), Arc::clone(&bar.progress));
         let report = mask_database(job, Arc::clone(&rules), engine, progress, signals.next());
-        let report = bar.over(report).await?;
+        let report = bar.run_async(report).await?;
         drop(bar);
+
         if !args.verify {
-            return Ok(Done {
+            return Ok(JobResult {
                 report,
                 leaks: None,
             });
         }
         tokio::select! {
-            leaks = verified(&args.databases, &rules) => Ok(Done { report, leaks: Some(leaks?) }),
+            leaks = verify_copy(&args.databases, &rules) => Ok(JobResult { report, leaks: Some(leaks?) }),
             () = signals.next() => Err(NOT_VERIFIED.into()),
         }
     })?;
-    show::done(&done, args.json, false)
+    show::print_result(&result, args.json, false)
 }
 
-async fn verified(databases: &Databases, rules: &Arc<Rules>) -> Result<LeakReport, Failure> {
-    let bar = Bar::new("looking for originals");
-    let (source, target) = (databases.source(), databases.target());
-    let looking = verify_databases(
-        source,
-        target,
+async fn verify_copy(databases: &Databases, rules: &Arc<Rules>) -> Result<LeakReport, Failure> {
+    let bar = ProgressLine::new("looking for originals");
+    let verification = verify_databases(
+        databases.source(),
+        databases.target(),
         Arc::clone(rules),
         LeakLimits::default(),
         &bar.progress,
     );
-    Ok(bar.over(looking).await?)
+    Ok(bar.run_async(verification).await?)
 }
 
-fn verify(args: &VerifyArgs) -> Result<(), Failure> {
-    let (report, common) = match &args.of {
-        Verified::Database { databases, common } => {
-            (run_job(verified(databases, &common.rules.load()?))?, common)
-        }
-        Verified::File {
+fn verify_masks(args: &VerifyArgs) -> Result<(), Failure> {
+    let (report, common) = match &args.command {
+        VerifyCommand::Database { databases, common } => (
+            run_job(verify_copy(databases, &common.rules.load()?))?,
+            common,
+        ),
+        VerifyCommand::File {
             original,
             masked,
-            holds,
+            format_options,
             object_store,
             common,
         } => {
-            let (rules, format) = (common.rules.load()?, holds.format(original)?);
-            let (original, masked) = (
-                files::input(object_store, original)?,
-                files::input(object_store, masked)?,
-            );
-            let bar = Bar::new("looking for originals");
-            let (limits, leaks) = (Limits::default(), LeakLimits::default());
-            let looking = |progress: &_| {
-                verify_files(&original, &masked, format, rules, limits, leaks, progress)
-            };
-            (bar.during(looking)?, common)
+            let rules = common.rules.load()?;
+            let format = format_options.format(original)?;
+            let original = files::parse_input(object_store, original)?;
+            let masked = files::parse_input(object_store, masked)?;
+
+            let bar = ProgressLine::new("looking for originals");
+            let report = bar.run_blocking(|progress| {
+                verify_files(
+                    &original,
+                    &masked,
+                    format,
+                    rules,
+                    Limits::default(),
+                    LeakLimits::default(),
+                    progress,
+                )
+            })?;
+            (report, common)
         }
     };
-    show::leaks(&report, common.json)
+    show::print_leaks(&report, common.json)
 }
 
 /// Longest time for which leftover tasks of a failed job delay the end of the program.
@@ -603,20 +636,20 @@ pub(super) async fn unless_stopped<T>(
     tokio::select! {
         done = &mut job => {
             let done = done?;
-            errln!("sealwire: the signal came too late: the output is complete");
+            errln!("sealwire: the output was already complete when the signal arrived");
             Ok(done)
         }
-        () = signals.next() => Err(unknown_end("stopped by a second signal", has_object)),
-        () = sleep(if has_object { STOP_TIMEOUT } else { LEFTOVER_TIMEOUT }) => Err(unknown_end("stopped", has_object)),
+        () = signals.next() => Err(unknown_outcome("stopped by a second signal", has_object)),
+        () = sleep(if has_object { STOP_TIMEOUT } else { LEFTOVER_TIMEOUT }) => Err(unknown_outcome("stopped", has_object)),
     }
 }
 
 /// Creates the error for a stopped job whose result was not awaited.
-fn unknown_end(why: &str, has_object: bool) -> Failure {
+fn unknown_outcome(why: &str, has_object: bool) -> Failure {
     let upload = if has_object {
         ", and an unfinished upload can remain"
     } else {
         ""
     };
-    format!("{why} before the job ended: look whether the output was made{upload}").into()
+    format!("{why} before the job ended: check whether the output exists{upload}").into()
 }

@@ -119,8 +119,8 @@ fn run(
         ColumnOperation::Decrypt { types, .. } => (Direction::Open, types.clone()),
     };
     let job = ColumnsJob {
-        input: files::input(store, common.file.path_of_file())?,
-        output: files::output(store, output, true)?,
+        input: files::parse_input(store, common.file.path_of_file())?,
+        output: files::parse_output(store, output, true)?,
         select: common
             .select()
             .unwrap_or_default()
@@ -184,8 +184,9 @@ struct ColumnClient {
 }
 
 impl ColumnClient {
-    async fn call(&self, payload: &[u8]) -> Result<Bytes, Error> {
-        let (context, reason) = (&self.context[..], self.reason.as_deref());
+    async fn send_request(&self, payload: &[u8]) -> Result<Bytes, Error> {
+        let context = &self.context[..];
+        let reason = self.reason.as_deref();
         let document = match &self.operation {
             ColumnOperation::Encrypt {
                 suite,
@@ -233,29 +234,22 @@ impl ColumnClient {
 
 impl DocumentEngine for ColumnClient {
     async fn convert(&self, payload: Vec<u8>) -> Result<Bytes, EngineError> {
-        let began = Instant::now();
+        let start = Instant::now();
         loop {
-            let error = match self.call(&payload).await {
+            let error = match self.send_request(&payload).await {
                 Ok(payload) => return Ok(payload),
                 Err(error) => error,
             };
             let pause =
-                retry_pause(&error).filter(|pause| began.elapsed() + *pause < RETRY_TIMEOUT);
-            sleep(pause.ok_or_else(|| failed(&error))?).await;
+                retry_pause(&error).filter(|pause| start.elapsed() + *pause < RETRY_TIMEOUT);
+            sleep(pause.ok_or_else(|| engine_error(&error))?).await;
         }
     }
 }
 
-fn failed(error: &Error) -> EngineError {
-    let value = |error: &sealwire_client::RpcError| -> Option<usize> {
-        let path = error.details.iter().find(|detail| detail.key == "path")?;
-        let DetailValue::Text(path) = &path.value else {
-            return None;
-        };
-        path.strip_prefix("$[")?.strip_suffix(']')?.parse().ok()
-    };
+fn engine_error(error: &Error) -> EngineError {
     match error {
-        Error::Rpc(rpc) => match value(rpc) {
+        Error::Rpc(rpc) => match value_index(rpc) {
             Some(value) => {
                 let hint = match rpc.code {
                     ErrorCode::CannotOpen => ": another app or context, a disabled key, or altered",
@@ -271,4 +265,13 @@ fn failed(error: &Error) -> EngineError {
         },
         error => EngineError::Failed(chain(error)),
     }
+}
+
+/// Returns the index of the value that an engine's error names.
+fn value_index(error: &sealwire_client::RpcError) -> Option<usize> {
+    let path = error.details.iter().find(|detail| detail.key == "path")?;
+    let DetailValue::Text(path) = &path.value else {
+        return None;
+    };
+    path.strip_prefix("$[")?.strip_suffix(']')?.parse().ok()
 }

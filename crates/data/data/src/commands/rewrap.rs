@@ -40,8 +40,8 @@ Example: rotate the key of an app, move all values to it, then disable the old k
   sealwire apps disable shop KEY_ID
 
 Values are changed while applications use them: a value that an application changes at the same time is never
-overwritten. The command can be stopped at any time; the next run goes on. Exit status 1: some values are not under the
-newest key. docs/rewrap.md says what the command promises.";
+overwritten. The command can be stopped at any time; the next run continues. Exit status 1: some values are not under
+the newest key. docs/rewrap.md describes the guarantees.";
 
 /// Arguments of `rewrap database`.
 #[derive(Debug, clap::Args)]
@@ -101,18 +101,19 @@ pub(super) fn run(args: &DatabaseArgs) -> Result<(), Failure> {
     let path = args.rules.display();
     let text = std::fs::read_to_string(&args.rules).map_err(|error| format!("{path}: {error}"))?;
     let rules = Rules::from_toml(&text).map_err(|error| format!("{path}: {error}"))?;
-    let report = args.connect.run(job(args, rules))?;
+    let report = args.connect.run(run_job(args, rules))?;
+
     let mut out = sealwire_service::output::Output;
     if args.json {
         writeln!(out, "{}", serde_json::to_string(&report)?)?;
     } else {
-        print(&mut out, &report)?;
+        print_report(&mut out, &report)?;
     }
     out.flush()?;
-    verdict(&report)
+    check_complete(&report)
 }
 
-async fn job(args: &DatabaseArgs, rules: Rules) -> Result<Report, Failure> {
+async fn run_job(args: &DatabaseArgs, rules: Rules) -> Result<Report, Failure> {
     let database = Database {
         url: args.database.clone(),
         password: None,
@@ -133,6 +134,7 @@ async fn job(args: &DatabaseArgs, rules: Rules) -> Result<Report, Failure> {
     for warning in job.warnings() {
         errln!("warning: {warning}");
     }
+
     let bar = Bar::new();
     let engine = Remote {
         client: args.connect.client().await?,
@@ -145,7 +147,7 @@ async fn job(args: &DatabaseArgs, rules: Rules) -> Result<Report, Failure> {
     let progress = Progress::default();
     tokio::select! {
         report = job.run(&engine, &progress) => Ok(report?),
-        () = bar.follow(&progress) => unreachable!("progress is shown until the job ends"),
+        () = bar.show_progress(&progress) => unreachable!("progress is shown until the job ends"),
     }
 }
 
@@ -167,7 +169,7 @@ impl Bar {
         Self(bar)
     }
 
-    async fn follow(&self, progress: &Progress) {
+    async fn show_progress(&self, progress: &Progress) {
         loop {
             let rows = progress.rows();
             self.0.set_message(format!(
@@ -189,7 +191,7 @@ impl Drop for Bar {
 }
 
 /// Prints the report of each rule.
-fn print(out: &mut dyn Write, report: &Report) -> std::io::Result<()> {
+fn print_report(out: &mut dyn Write, report: &Report) -> std::io::Result<()> {
     for (at, rule) in report.rules.iter().enumerate() {
         if at > 0 {
             writeln!(out)?;
@@ -214,31 +216,26 @@ fn print_rule(out: &mut dyn Write, rule: &RuleReport, dry_run: bool) -> std::io:
         "{table}.{column} of app {app}: {rows} rows, {nulls} null, {plain} not encrypted"
     )?;
     for count in &rule.keys {
-        let standing = match count.newest {
+        let state = match count.newest {
             Some(true) => "newest",
             Some(false) => "older",
             None => "none of them opens",
         };
-        writeln!(
-            out,
-            "  key {}  {:>10}  {standing}",
-            count.key_id, count.values
-        )?;
+        writeln!(out, "  key {}  {:>10}  {state}", count.key_id, count.values)?;
     }
+
     if !dry_run {
-        let (rewrapped, contended, passes) = (rule.rewrapped, rule.contended, rule.passes);
-        let passes = if passes == 1 {
-            "1 pass".to_owned()
-        } else {
-            format!("{passes} passes")
+        let passes = match rule.passes {
+            1 => "1 pass".to_owned(),
+            passes => format!("{passes} passes"),
         };
-        let at_first = if contended > 0 {
-            format!("; {contended} were locked or changing at first")
-        } else {
-            String::new()
+        let contended = match rule.contended {
+            0 => String::new(),
+            contended => format!("; {contended} were locked or changing at first"),
         };
-        writeln!(out, "  rewrapped {rewrapped} in {passes}{at_first}")?;
+        writeln!(out, "  rewrapped {} in {passes}{contended}", rule.rewrapped)?;
     }
+
     for (reason, count) in &rule.left {
         writeln!(out, "  left {count}: {}", reason.description())?;
     }
@@ -258,13 +255,13 @@ fn print_rule(out: &mut dyn Write, rule: &RuleReport, dry_run: bool) -> std::io:
 }
 
 /// Returns an error if values remain that are not under the newest key.
-fn verdict(report: &Report) -> Result<(), Failure> {
+fn check_complete(report: &Report) -> Result<(), Failure> {
     if report.dry_run {
         return Ok(());
     }
     let left: u64 = report.rules.iter().map(RuleReport::left_count).sum();
     if let Some(rule) = report.rules.iter().find(|rule| !rule.complete) {
-        let (table, column) = (&rule.table, &rule.column);
+        let RuleReport { table, column, .. } = rule;
         let what = "rows are locked by open transactions or keep changing";
         return Err(format!("{table}.{column} is not done: {what}; run the command again").into());
     }

@@ -10,19 +10,24 @@ use sealwire_command_line::Failure;
 /// rejected before they are opened.
 pub(super) fn read_text_file(path: &Path, bytes_max: usize) -> Result<String, Failure> {
     let name = path.display();
-    let failed = |error: std::io::Error| format!("{name}: {error}");
-    if !path.metadata().map_err(failed)?.is_file() {
+    let metadata = path
+        .metadata()
+        .map_err(|error| format!("{name}: {error}"))?;
+    if !metadata.is_file() {
         return Err(format!("{name} is not a regular file").into());
     }
-    let mut text = String::new();
-    File::open(path)
-        .map_err(failed)?
-        .take(bytes_max as u64 + 1)
-        .read_to_string(&mut text)
-        .map_err(failed)?;
+
+    let text =
+        read_at_most(path, bytes_max as u64 + 1).map_err(|error| format!("{name}: {error}"))?;
     if text.len() > bytes_max {
         return Err(format!("{name} has more than {bytes_max} bytes").into());
     }
+    Ok(text)
+}
+
+fn read_at_most(path: &Path, bytes: u64) -> std::io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(bytes).read_to_string(&mut text)?;
     Ok(text)
 }
 

@@ -53,6 +53,12 @@ pub(crate) struct Batch {
     limits: Limits,
 }
 
+impl Part {
+    fn is_full(&self, limits: Limits) -> bool {
+        self.values >= limits.batch_values_max || self.bytes >= limits.batch_bytes_max
+    }
+}
+
 impl Batch {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
@@ -73,10 +79,7 @@ impl Batch {
         value: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
     ) -> Result<(), E> {
         let limits = self.limits;
-        let is_full = |part: &Part| {
-            part.values >= limits.batch_values_max || part.bytes >= limits.batch_bytes_max
-        };
-        if self.parts.last().is_none_or(is_full) {
+        if self.parts.last().is_none_or(|part| part.is_full(limits)) {
             self.parts.push(Part::default());
         }
         let Some(part) = self.parts.last_mut() else {
@@ -93,6 +96,7 @@ impl Batch {
                 });
                 part.columns.len() - 1
             });
+
         let column = &mut part.columns[at];
         let before = column.values.len();
         value(&mut column.values)?;
@@ -113,22 +117,22 @@ impl Batch {
 
 /// The masked values of all parts of a batch, by rule.
 #[derive(Debug, Default)]
-pub(crate) struct Answers {
+pub(crate) struct MaskedValues {
     rules: Vec<(usize, Vec<u8>)>,
 }
 
-impl Answers {
+impl MaskedValues {
     /// Validates and adds the masked values of one part.
     pub(crate) fn take(
         &mut self,
-        asked: &[(usize, usize)],
-        answers: Vec<Vec<u8>>,
+        sent: &[(usize, usize)],
+        columns: Vec<Vec<u8>>,
     ) -> Result<(), EngineError> {
-        check_answers(asked, &answers)?;
-        for (&(rule, _), answer) in asked.iter().zip(answers) {
+        check_masked(sent, &columns)?;
+        for (&(rule, _), masked) in sent.iter().zip(columns) {
             match self.rules.iter_mut().find(|(known, _)| *known == rule) {
-                Some((_, run)) => run.extend_from_slice(&answer),
-                None => self.rules.push((rule, answer)),
+                Some((_, run)) => run.extend_from_slice(&masked),
+                None => self.rules.push((rule, masked)),
             }
         }
         Ok(())
@@ -142,33 +146,31 @@ impl Answers {
     }
 }
 
-/// Checks that an engine returned as many scalars for each column as were sent. `asked` contains
+/// Checks that an engine returned as many scalars for each column as were sent. `sent` contains
 /// the rule and the number of values of each column.
-pub(crate) fn check_answers(
-    asked: &[(usize, usize)],
-    answers: &[Vec<u8>],
+pub(crate) fn check_masked(
+    sent: &[(usize, usize)],
+    columns: &[Vec<u8>],
 ) -> Result<(), EngineError> {
-    let odd = || {
-        EngineError::Failed(
-            "the engine answered another number of values than were sent".to_owned(),
-        )
-    };
-    if answers.len() != asked.len() {
-        return Err(odd());
+    let is_complete = columns.len() == sent.len()
+        && sent
+            .iter()
+            .zip(columns)
+            .all(|((_, count), masked)| has_scalars(masked, *count));
+    if is_complete {
+        Ok(())
+    } else {
+        Err(EngineError::Failed(
+            "the engine returned another number of values than were sent".to_owned(),
+        ))
     }
-    for (&(_, count), answer) in asked.iter().zip(answers) {
-        let mut reader = TokenReader::new(answer);
-        for _ in 0..count {
-            match reader.token() {
-                Ok(Token::Array(_) | Token::Map(_)) | Err(_) => return Err(odd()),
-                Ok(_) => {}
-            }
-        }
-        if !reader.is_at_end() {
-            return Err(odd());
-        }
-    }
-    Ok(())
+}
+
+/// Returns true if the bytes are exactly `count` MessagePack scalars.
+fn has_scalars(bytes: &[u8], count: usize) -> bool {
+    let mut reader = TokenReader::new(bytes);
+    (0..count).all(|_| !matches!(reader.token(), Ok(Token::Array(_) | Token::Map(_)) | Err(_)))
+        && reader.is_at_end()
 }
 
 /// Replaces the found values in `text` by the masked values; the rest is copied. `encode` appends
@@ -176,30 +178,31 @@ pub(crate) fn check_answers(
 pub(crate) fn splice(
     text: &[u8],
     found: &[FoundValue],
-    answers: &Answers,
+    masked: &MaskedValues,
     counts: &mut Counts,
     mut encode: impl FnMut(&FoundValue, Token<'_>, &mut Vec<u8>) -> Result<(), String>,
 ) -> Result<Vec<u8>, (usize, String)> {
     let mut out = Vec::with_capacity(text.len() + text.len() / 8);
-    let mut readers = answers.readers();
+    let mut readers = masked.readers();
     let mut copied_to = 0;
     for (at, value) in found.iter().enumerate() {
         out.extend_from_slice(&text[copied_to..value.span.start]);
         copied_to = value.span.end;
         let reader = readers.iter_mut().find(|(rule, _)| *rule == value.rule);
         let token = reader.and_then(|(_, reader)| reader.token().ok());
-        let token = token.ok_or_else(|| (at, "the engine gave no answer".to_owned()))?;
+        let token = token.ok_or_else(|| (at, "the engine returned no masked value".to_owned()))?;
+
         let start = out.len();
         encode(value, token, &mut out).map_err(|what| (at, what))?;
         let is_unchanged = out[start..] == text[value.span.clone()];
-        counts.masked(value.label, is_unchanged);
+        counts.add_masked(value.label, is_unchanged);
     }
     out.extend_from_slice(&text[copied_to..]);
     Ok(out)
 }
 
 /// Appends a scalar as text without quoting. Returns `None` for types without a text form.
-pub(crate) fn plain(token: Token<'_>, out: &mut Vec<u8>) -> Option<()> {
+pub(crate) fn write_scalar(token: Token<'_>, out: &mut Vec<u8>) -> Option<()> {
     use std::io::Write;
     // Writing to a Vec cannot fail.
     let _ = match token {
@@ -224,7 +227,7 @@ pub(crate) fn plain(token: Token<'_>, out: &mut Vec<u8>) -> Option<()> {
 }
 
 /// Returns nil, which stands for a missing subject.
-pub(crate) fn absent() -> Vec<u8> {
+pub(crate) fn missing_subject() -> Vec<u8> {
     let mut out = Vec::new();
     write::nil(&mut out);
     out

@@ -32,7 +32,7 @@ pub(crate) struct Chunk {
 
 /// The boundaries of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cut {
+pub(crate) enum RecordBoundary {
     /// Every newline.
     Lines,
     /// Newlines outside of double quotes.
@@ -42,7 +42,7 @@ pub(crate) enum Cut {
 }
 
 /// Reads input in chunks.
-pub(crate) struct Cutter<R> {
+pub(crate) struct ChunkReader<R> {
     reader: R,
     limits: Limits,
     name: String,
@@ -85,12 +85,12 @@ fn is_json_blank(byte: u8) -> bool {
 const GZIP: &[u8] = &[0x1f, 0x8b];
 const BOM: &[u8] = &[0xef, 0xbb, 0xbf];
 
-impl<R: Read> Cutter<R> {
-    pub(crate) fn new(reader: R, cut: Cut, limits: Limits, name: String) -> Self {
-        let state = match cut {
-            Cut::Lines => ChunkState::Lines,
-            Cut::QuotedLines => ChunkState::QuotedLines { quoted: false },
-            Cut::Elements => ChunkState::Document,
+impl<R: Read> ChunkReader<R> {
+    pub(crate) fn new(reader: R, boundary: RecordBoundary, limits: Limits, name: String) -> Self {
+        let state = match boundary {
+            RecordBoundary::Lines => ChunkState::Lines,
+            RecordBoundary::QuotedLines => ChunkState::QuotedLines { quoted: false },
+            RecordBoundary::Elements => ChunkState::Document,
         };
         Self {
             reader,
@@ -112,10 +112,10 @@ impl<R: Read> Cutter<R> {
         if self.is_over {
             return Ok(None);
         }
-        let mut cut = None;
+        let mut boundary = None;
         let mut wanted = self.limits.chunk_bytes.max(1);
         loop {
-            self.fill(wanted)?;
+            self.fill_buffer(wanted)?;
             if self.is_first && self.buffer.starts_with(GZIP) {
                 let what =
                     "it is compressed by gzip: decompress it first, as with gunzip".to_owned();
@@ -124,25 +124,27 @@ impl<R: Read> Cutter<R> {
                     what,
                 });
             }
+
             let is_end = self.buffer.len() < wanted;
             let base = self.seen;
             let (found, commas) = self.state.scan(&self.buffer[base..], base);
             self.seen = self.buffer.len();
-            cut = found.or(cut);
+            boundary = found.or(boundary);
+
             if is_end {
-                return Ok(Some(self.hand_out(self.buffer.len(), commas, true)));
+                return Ok(Some(self.take_chunk(self.buffer.len(), commas, true)));
             }
-            if let Some(end) = cut {
-                return Ok(Some(self.hand_out(end, commas, false)));
+            if let Some(end) = boundary {
+                return Ok(Some(self.take_chunk(end, commas, false)));
             }
             if self.buffer.len() >= self.limits.record_bytes_max {
-                return self.too_long();
+                return self.record_too_long();
             }
             wanted = (wanted * 2).min(self.limits.record_bytes_max.max(wanted + 1));
         }
     }
 
-    fn fill(&mut self, wanted: usize) -> Result<(), JobError> {
+    fn fill_buffer(&mut self, wanted: usize) -> Result<(), JobError> {
         let missing = wanted.saturating_sub(self.buffer.len()) as u64;
         self.buffer.reserve_exact(missing as usize);
         let read = self
@@ -153,15 +155,17 @@ impl<R: Read> Cutter<R> {
         read.map(drop).map_err(JobError::io(&self.name))
     }
 
-    fn hand_out(&mut self, end: usize, records: u64, is_last: bool) -> Chunk {
+    fn take_chunk(&mut self, end: usize, records: u64, is_last: bool) -> Chunk {
         let rest = self.buffer.split_off(end);
         let bytes = std::mem::replace(&mut self.buffer, rest);
         self.seen = self.seen.saturating_sub(end);
         self.is_over = is_last;
         let is_first = std::mem::take(&mut self.is_first);
-        let (first_line, first_record) = (self.line, self.records);
+        let first_line = self.line;
+        let first_record = self.records;
         self.line += memchr::memchr_iter(b'\n', &bytes).count() as u64;
         self.records = records;
+
         let mut skipped = if is_first && bytes.starts_with(BOM) {
             BOM.len()
         } else {
@@ -182,7 +186,7 @@ impl<R: Read> Cutter<R> {
                 self.is_array = true;
             }
         }
-        let (is_array, permit) = (self.is_array, BytePermit::default());
+
         Chunk {
             bytes,
             first_line,
@@ -190,13 +194,13 @@ impl<R: Read> Cutter<R> {
             is_first,
             is_last,
             skipped,
-            is_array,
-            permit,
+            is_array: self.is_array,
+            permit: BytePermit::default(),
         }
     }
 
     /// Creates the error for a record that exceeds the limit.
-    fn too_long(&mut self) -> Result<Option<Chunk>, JobError> {
+    fn record_too_long(&mut self) -> Result<Option<Chunk>, JobError> {
         Err(JobError::Broken {
             name: self.name.clone(),
             line: self.line,
@@ -248,11 +252,11 @@ impl ChunkState {
                 };
                 self.scan(&new[bom + at + 1..], base + bom + at + 1)
             }
-            Self::Elements { .. } => self.elements(new, base),
+            Self::Elements { .. } => self.scan_elements(new, base),
         }
     }
 
-    fn elements(&mut self, new: &[u8], base: usize) -> (Option<usize>, u64) {
+    fn scan_elements(&mut self, new: &[u8], base: usize) -> (Option<usize>, u64) {
         let Self::Elements {
             depth,
             in_string,
@@ -305,13 +309,17 @@ impl ChunkState {
 mod tests {
     use super::*;
 
-    fn chunks(text: &str, cut: Cut, chunk_bytes: usize) -> Result<Vec<Chunk>, JobError> {
+    fn chunks(
+        text: &str,
+        boundary: RecordBoundary,
+        chunk_bytes: usize,
+    ) -> Result<Vec<Chunk>, JobError> {
         let limits = Limits {
             chunk_bytes,
             record_bytes_max: 40,
             ..Limits::default()
         };
-        let mut cutter = Cutter::new(text.as_bytes(), cut, limits, "-".to_owned());
+        let mut cutter = ChunkReader::new(text.as_bytes(), boundary, limits, "-".to_owned());
         let mut all = Vec::new();
         while let Some(chunk) = cutter.next()? {
             all.push(chunk);
@@ -321,7 +329,7 @@ mod tests {
 
     /// Checks that chunks of every size are sequences of whole `records`.
     #[track_caller]
-    fn check(cut: Cut, records: &[&str]) {
+    fn check(boundary: RecordBoundary, records: &[&str]) {
         let text = records.concat();
         let ends: Vec<usize> = records
             .iter()
@@ -331,7 +339,7 @@ mod tests {
             })
             .collect();
         for chunk_bytes in 1..50 {
-            let chunks = chunks(&text, cut, chunk_bytes).expect("cuts");
+            let chunks = chunks(&text, boundary, chunk_bytes).expect("cuts");
             let whole: Vec<u8> = chunks
                 .iter()
                 .flat_map(|chunk| chunk.bytes.clone())
@@ -358,11 +366,14 @@ mod tests {
 
     #[test]
     fn chunks_end_between_records() {
-        check(Cut::Lines, &[]);
-        check(Cut::Lines, &["a\n", "b\n", "c\n", "d"]);
-        check(Cut::Lines, &["a\r\n", "\n", "b\r\n", "\"\n", "c\"\n"]);
+        check(RecordBoundary::Lines, &[]);
+        check(RecordBoundary::Lines, &["a\n", "b\n", "c\n", "d"]);
         check(
-            Cut::QuotedLines,
+            RecordBoundary::Lines,
+            &["a\r\n", "\n", "b\r\n", "\"\n", "c\"\n"],
+        );
+        check(
+            RecordBoundary::QuotedLines,
             &[
                 "a,\"x\ny\"\"\n\"\n",
                 "b\n",
@@ -374,7 +385,7 @@ mod tests {
             ],
         );
         check(
-            Cut::Elements,
+            RecordBoundary::Elements,
             &[
                 "[1,",
                 "[2,3],",
@@ -384,13 +395,13 @@ mod tests {
                 "6 ] ",
             ],
         );
-        check(Cut::Elements, &["{\"a\":[1,2]}"]);
-        check(Cut::Elements, &["\"a,b\""]);
+        check(RecordBoundary::Elements, &["{\"a\":[1,2]}"]);
+        check(RecordBoundary::Elements, &["\"a,b\""]);
     }
 
     #[test]
     fn lines_and_elements_are_counted() {
-        let found = chunks("\u{feff} [\n1,\n2,3,\n4]", Cut::Elements, 3).expect("cuts");
+        let found = chunks("\u{feff} [\n1,\n2,3,\n4]", RecordBoundary::Elements, 3).expect("cuts");
         let places: Vec<_> = found
             .iter()
             .map(|it| (it.first_line, it.first_record, it.skipped))
@@ -401,7 +412,7 @@ mod tests {
             total <= 3 && places.windows(2).all(|pair| pair[0].1 < pair[1].1),
             "{places:?}"
         );
-        let found = chunks("a\nb\nc", Cut::Lines, 1).expect("cuts");
+        let found = chunks("a\nb\nc", RecordBoundary::Lines, 1).expect("cuts");
         assert_eq!(
             found.iter().map(|it| it.first_line).collect::<Vec<_>>(),
             [1, 2, 3]
@@ -409,13 +420,13 @@ mod tests {
     }
 
     #[test]
-    fn a_record_without_end_is_refused_with_its_line() {
+    fn unterminated_records_are_rejected_with_their_line() {
         let text = format!("a\n\"{}", "x".repeat(100));
-        for (text, cut, line) in [
-            (text.as_str(), Cut::QuotedLines, 2),
-            (&"y".repeat(100), Cut::Lines, 1),
+        for (text, boundary, line) in [
+            (text.as_str(), RecordBoundary::QuotedLines, 2),
+            (&"y".repeat(100), RecordBoundary::Lines, 1),
         ] {
-            let error = chunks(text, cut, 4).expect_err("too long").to_string();
+            let error = chunks(text, boundary, 4).expect_err("too long").to_string();
             assert!(
                 error.starts_with(&format!(
                     "-, line {line}, column 1: a record longer than 40 bytes"

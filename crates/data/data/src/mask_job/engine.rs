@@ -1,7 +1,7 @@
 //! The interface to the engine, which masks values and has the keys. A job only finds the values.
 //!
 //! [`sealwire_mask_rules::payload`] encodes a batch of columns as the document of a `mask` RPC.
-//! [`answers`] decodes the response.
+//! [`decode_response`] decodes the response.
 
 use std::future::Future;
 
@@ -41,8 +41,10 @@ pub trait Engine: Send + Sync + 'static {
 ///
 /// # Errors
 /// [`EngineError::Failed`] if the response does not have the form of the request.
-pub fn answers(document: &[u8], columns: &[Column]) -> Result<Vec<Vec<u8>>, EngineError> {
+pub fn decode_response(document: &[u8], columns: &[Column]) -> Result<Vec<Vec<u8>>, EngineError> {
     sealwire_mask_rules::answers(document, columns).map_err(|_| {
-        EngineError::Failed("the engine's answer has not the shape of what was sent".to_owned())
+        EngineError::Failed(
+            "the engine's response does not have the structure of the request".to_owned(),
+        )
     })
 }

@@ -33,7 +33,7 @@ pub enum JobError {
         what: String,
     },
     /// No rule names some fields, and the rules reject such fields.
-    #[error("{name}, line {line}: no rule names {}; name each in a rule (mask = \"keep\" keeps it) or say unknown = \"keep\"", listed(.fields, *.more))]
+    #[error("{name}, line {line}: no rule names {}; name each in a rule (mask = \"keep\" keeps it) or say unknown = \"keep\"", field_list(.fields, *.more))]
     Unknown {
         /// The input's name.
         name: String,
@@ -127,18 +127,18 @@ pub enum JobError {
         path: PathBuf,
     },
     /// PostgreSQL or one of its programs returned an error.
-    #[error("{whence}: {said}")]
+    #[error("{origin}: {message}")]
     Postgres {
         /// `source`, `target`, or the name of the program.
-        whence: &'static str,
+        origin: &'static str,
         /// The error message.
-        said: String,
+        message: String,
     },
     /// The job was cancelled.
     #[error("stopped")]
     Stopped,
     /// A job failed, and its cleanup failed too.
-    #[error("{error}; and what was made could not be dropped: {left}")]
+    #[error("{error}; the unfinished output could not be removed: {left}")]
     Left {
         /// The error of the job.
         error: Box<JobError>,
@@ -174,7 +174,7 @@ impl From<tokio::task::JoinError> for JobError {
     }
 }
 
-fn listed(fields: &[String], more: bool) -> String {
+fn field_list(fields: &[String], more: bool) -> String {
     let mut text = fields.join(", ");
     if more {
         // Writing to a String cannot fail.

@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::spawn_blocking;
 
 use crate::mask_job::batch::{Batch, Form, FoundValue};
-use crate::mask_job::chunker::{Chunk, Cutter};
+use crate::mask_job::chunker::{Chunk, ChunkReader};
 use crate::mask_job::engine::Engine;
 use crate::mask_job::error::JobError;
 use crate::mask_job::file_format::FileFormat;
@@ -29,7 +29,7 @@ use crate::mask_job::report::{Progress, Report, RunningReport};
 use crate::mask_job::scan::csv::{self, Columns};
 use crate::mask_job::scan::json::{Memory, Scan, Unknown};
 use crate::mask_job::scan::text::write_json;
-use crate::mask_job::scan::{Fault, place};
+use crate::mask_job::scan::{ScanError, place};
 use crate::mask_job::stop::JobStop;
 
 /// A job for one file.
@@ -63,31 +63,32 @@ pub async fn mask_file<E: Engine>(
     if job.format == FileFormat::Parquet {
         return mask_parquet(job, rules, engine, progress).await;
     }
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let plan = Arc::new(Plan::for_file(rules, job.format)?);
-    let ledger = Arc::new(RunningReport::default());
+    let running_report = Arc::new(RunningReport::default());
     let name = job.input.name();
-    let (reader, draft) = spawn_blocking({
+    let (reader, output) = spawn_blocking({
         let job = job.clone();
         let stop = progress.job_stop().clone();
-        move || open(&job, &stop)
+        move || open_files(&job, &stop)
     })
     .await??;
     if let Reader::File { length, .. } = &reader {
-        progress.expect(*length, 0);
+        progress.set_totals(*length, 0);
     }
+
     let format = FileText {
         format: job.format,
         name: name.clone(),
         plan: Arc::clone(&plan),
-        ledger: Arc::clone(&ledger),
+        running_report: Arc::clone(&running_report),
         columns: OnceLock::new(),
     };
     let shared = Arc::new(PipelineState {
         format,
         engine,
         plan,
-        ledger: Arc::clone(&ledger),
+        running_report: Arc::clone(&running_report),
         limits: job.limits,
         progress: Arc::clone(&progress),
         cpu: Arc::new(Semaphore::new(job.limits.workers.max(1))),
@@ -97,46 +98,50 @@ pub async fn mask_file<E: Engine>(
     let (chunks, source) = mpsc::channel(1);
     let header = Arc::clone(&shared);
     let budget = ByteBudget::new(job.limits.in_flight_bytes_max);
-    let reading = spawn_blocking(move || read((reader, name), &header, &budget, &chunks));
+    let reading = spawn_blocking(move || read_chunks((reader, name), &header, &budget, &chunks));
     let (to_write, done) = mpsc::channel(2);
-    let writing = spawn_blocking(move || write(draft, done));
+    let writing = spawn_blocking(move || write_chunks(output, done));
     let mut writer = Writer { to_write, bytes: 0 };
     let stop = progress.job_stop();
     let outcome = tokio::select! {
         outcome = pipeline::run(&shared, source, &mut writer) => outcome,
         // The reading thread can wait for its input forever, so the job does not wait for the
-        // threads. Both threads end by themselves.
-        () = stop.asked() => return Err(JobError::Stopped),
+        // threads. The threads end when their channels close.
+        () = stop.requested() => return Err(JobError::Stopped),
     };
     let bytes_out = writer.bytes;
     drop(writer);
+
     // The output stays invisible until the whole pipeline has succeeded. The writer's error comes
     // first, since it is the cause of the pipeline's error.
-    let draft = writing.await??;
+    let output = writing.await??;
     outcome?;
     reading.await?;
+
     for memory in &mut *shared
         .memories
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
     {
-        memory.tree.settle(&shared.plan, &shared.ledger);
+        memory
+            .tree
+            .report_counts(&shared.plan, &shared.running_report);
     }
-    let moment = progress.moment();
+    let snapshot = progress.snapshot();
     let is_json = matches!(job.format, FileFormat::Ndjson | FileFormat::Json);
-    if is_json && !job.allow_unmatched && moment.records > 0 {
-        shared.plan.all_rules_met(&ledger.rows())?;
+    if is_json && !job.allow_unmatched && snapshot.records > 0 {
+        shared.plan.check_rules_matched(&running_report.rows())?;
     }
     stop.check()?;
-    spawn_blocking(move || draft.finish()).await??;
+    spawn_blocking(move || output.finish()).await??;
 
     Ok(Report {
-        records: moment.records,
-        bytes_in: moment.bytes,
+        records: snapshot.records,
+        bytes_in: snapshot.bytes,
         bytes_out,
-        elapsed_ms: begun.elapsed().as_millis() as u64,
+        elapsed_ms: started_at.elapsed().as_millis() as u64,
         peak_memory_bytes: crate::mask_job::report::peak_memory(),
-        fields: ledger.rows_without_map_keys(),
+        fields: running_report.rows_without_map_keys(),
         ..Report::default()
     })
 }
@@ -150,11 +155,10 @@ struct Writer {
 impl Sink for Writer {
     async fn take(&mut self, done: MaskedChunk) -> Result<(), JobError> {
         self.bytes += done.bytes.len() as u64;
-        let closed = |_| JobError::Panicked("the writer ended".to_owned());
         self.to_write
             .send((done.bytes, done.permit))
             .await
-            .map_err(closed)
+            .map_err(|_| JobError::Panicked("the writer ended".to_owned()))
     }
 }
 
@@ -187,7 +191,7 @@ impl Read for Reader {
     }
 }
 
-fn open(job: &FileJob, stop: &JobStop) -> Result<(Reader, UnfinishedOutput), JobError> {
+fn open_files(job: &FileJob, stop: &JobStop) -> Result<(Reader, UnfinishedOutput), JobError> {
     if let Output::Object { object, .. } = &job.output {
         return Err(only_parquet(object));
     }
@@ -198,33 +202,33 @@ fn open(job: &FileJob, stop: &JobStop) -> Result<(Reader, UnfinishedOutput), Job
             let input = fs::metadata("/dev/stdin").ok();
             Ok((
                 Reader::Stdin(io::stdin()),
-                UnfinishedOutput::begin(&job.output, input, stop)?,
+                UnfinishedOutput::create(&job.output, input, stop)?,
             ))
         }
         Input::File(path) => {
             let file = File::open(path).map_err(JobError::io(path))?;
             let input = file.metadata().map_err(JobError::io(path))?;
-            let (length, is_regular) = (input.len(), input.is_file());
-            let draft = UnfinishedOutput::begin(&job.output, Some(input), stop)?;
-            let left = if is_regular { length } else { 0 };
-            Ok((Reader::File { file, length, left }, draft))
+            let length = input.len();
+            let left = if input.is_file() { length } else { 0 };
+            let output = UnfinishedOutput::create(&job.output, Some(input), stop)?;
+            Ok((Reader::File { file, length, left }, output))
         }
     }
 }
 
 /// Reads until the end of the input, or until the receiver is closed.
-fn read<E>(
+fn read_chunks<E>(
     (reader, name): (Reader, String),
     shared: &PipelineState<FileText, E>,
     budget: &ByteBudget,
     chunks: &mpsc::Sender<Result<Chunk, JobError>>,
 ) {
-    let cut = shared.format.format.cut();
-    let mut cutter = Cutter::new(reader, cut, shared.limits, name);
+    let boundary = shared.format.format.record_boundary();
+    let mut cutter = ChunkReader::new(reader, boundary, shared.limits, name);
     loop {
         let next = cutter.next().and_then(|chunk| match chunk {
             Some(mut chunk) if chunk.is_first => {
-                shared.format.begin(&mut chunk).map(|()| Some(chunk))
+                shared.format.read_header(&mut chunk).map(|()| Some(chunk))
             }
             chunk => Ok(chunk),
         });
@@ -246,14 +250,14 @@ fn read<E>(
     }
 }
 
-fn write(
-    mut draft: UnfinishedOutput,
+fn write_chunks(
+    mut output: UnfinishedOutput,
     mut done: mpsc::Receiver<(Vec<u8>, BytePermit)>,
 ) -> Result<UnfinishedOutput, JobError> {
     while let Some((bytes, _permit)) = done.blocking_recv() {
-        draft.write(&bytes)?;
+        output.write(&bytes)?;
     }
-    Ok(draft)
+    Ok(output)
 }
 
 /// The text format of a file.
@@ -261,14 +265,14 @@ pub(crate) struct FileText {
     pub(crate) format: FileFormat,
     pub(crate) name: String,
     pub(crate) plan: Arc<Plan>,
-    pub(crate) ledger: Arc<RunningReport>,
+    pub(crate) running_report: Arc<RunningReport>,
     /// The columns of a CSV file, set after the header was read.
     pub(crate) columns: OnceLock<Columns>,
 }
 
 impl FileText {
     /// Reads the CSV header at the start of the first chunk.
-    pub(crate) fn begin(&self, chunk: &mut Chunk) -> Result<(), JobError> {
+    pub(crate) fn read_header(&self, chunk: &mut Chunk) -> Result<(), JobError> {
         let FileFormat::Csv { delimiter } = self.format else {
             return Ok(());
         };
@@ -277,28 +281,19 @@ impl FileText {
             chunk.skipped,
             delimiter,
             &self.plan,
-            &self.ledger,
+            &self.running_report,
         );
         let (columns, end) = read
-            .map_err(|fault| self.broken(chunk, &fault))?
+            .map_err(|error| error.in_chunk(&self.name, chunk))?
             .map_err(JobError::Plan)?;
-        self.refused(chunk, columns.unknown(&self.plan))?;
+        self.reject_unknown(chunk, columns.unknown(&self.plan))?;
         chunk.skipped = end;
         let _ = self.columns.set(columns);
         Ok(())
     }
 
-    fn broken(&self, chunk: &Chunk, fault: &Fault) -> JobError {
-        let (line, column) = place(&chunk.bytes, chunk.first_line, fault.at);
-        JobError::Broken {
-            name: self.name.clone(),
-            line,
-            column,
-            what: fault.what.clone(),
-        }
-    }
-
-    fn refused(&self, chunk: &Chunk, unknown: Unknown) -> Result<(), JobError> {
+    /// Returns an error if some fields are named by no rule.
+    fn reject_unknown(&self, chunk: &Chunk, unknown: Unknown) -> Result<(), JobError> {
         let Unknown {
             first_at: Some(at),
             fields,
@@ -316,20 +311,20 @@ impl FileText {
         })
     }
 
-    fn json(
+    fn scan_json(
         &self,
         chunk: &Chunk,
         memory: &mut Memory,
         batch: &mut Batch,
-    ) -> Result<Unknown, Fault> {
-        let mut scan = Scan::new(&chunk.bytes, &self.plan, &self.ledger, memory, batch)?;
-        match self.format {
-            FileFormat::Ndjson => scan.lines(chunk.skipped)?,
-            _ if chunk.is_array => {
-                scan.elements(chunk.skipped, chunk.first_record, chunk.is_last)?
-            }
-            _ => scan.document(chunk.skipped)?,
-        }
+    ) -> Result<Unknown, ScanError> {
+        let mut scan = Scan::new(
+            &chunk.bytes,
+            &self.plan,
+            &self.running_report,
+            memory,
+            batch,
+        )?;
+        scan.scan_chunk(self.format, chunk)?;
         Ok(scan.unknown)
     }
 }
@@ -343,18 +338,23 @@ impl Format for FileText {
 
     fn scan(&self, chunk: &Chunk, memory: &mut Memory, batch: &mut Batch) -> Result<(), JobError> {
         let unknown = match self.columns.get() {
-            Some(columns) => {
-                columns.records(&chunk.bytes, chunk.skipped, &self.plan, &self.ledger, batch)
-            }
-            None => self.json(chunk, memory, batch),
+            Some(columns) => columns.records(
+                &chunk.bytes,
+                chunk.skipped,
+                &self.plan,
+                &self.running_report,
+                batch,
+            ),
+            None => self.scan_json(chunk, memory, batch),
         };
-        self.refused(chunk, unknown.map_err(|fault| self.broken(chunk, &fault))?)
+        let unknown = unknown.map_err(|error| error.in_chunk(&self.name, chunk))?;
+        self.reject_unknown(chunk, unknown)
     }
 
     fn encode(
         &self,
         found: &FoundValue,
-        answer: Token<'_>,
+        masked: Token<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), String> {
         let written = match (found.form, self.format) {
@@ -363,14 +363,14 @@ impl Format for FileText {
                     .columns
                     .get()
                     .is_some_and(|columns| columns.names().take(2).count() == 1);
-                csv::write_field(answer, (quoted, is_alone), delimiter, out)
+                csv::write_field(masked, (quoted, is_alone), delimiter, out)
             }
-            _ => write_json(answer, out),
+            _ => write_json(masked, out),
         };
         written.ok_or_else(|| {
             format!(
-                "its answer is {}, which this format cannot hold",
-                answer.kind()
+                "its masked value is {}, which this format cannot hold",
+                masked.kind()
             )
         })
     }
@@ -381,7 +381,7 @@ impl Format for FileText {
             name: self.name.clone(),
             line,
             column,
-            field: self.ledger.field(found.label),
+            field: self.running_report.field(found.label),
             function: self.plan.function(found.rule).to_owned(),
             why,
         }

@@ -1,6 +1,6 @@
 //! The format of a file and how it is cut into chunks.
 
-use crate::mask_job::chunker::Cut;
+use crate::mask_job::chunker::RecordBoundary;
 
 /// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,9 +23,9 @@ impl FileFormat {
     /// `parquet`. The extension `gz` of compressed files is skipped: the file's first bytes then
     /// show that the file must be decompressed first.
     #[must_use]
-    pub fn of_name(name: &str) -> Option<Self> {
-        let (_, ending) = name.strip_suffix(".gz").unwrap_or(name).rsplit_once('.')?;
-        Some(match ending.to_ascii_lowercase().as_str() {
+    pub fn from_name(name: &str) -> Option<Self> {
+        let (_, extension) = name.strip_suffix(".gz").unwrap_or(name).rsplit_once('.')?;
+        Some(match extension.to_ascii_lowercase().as_str() {
             "ndjson" | "jsonl" => Self::Ndjson,
             "json" => Self::Json,
             "csv" => Self::Csv { delimiter: b',' },
@@ -36,11 +36,11 @@ impl FileFormat {
     }
 
     /// Returns the boundaries at which the text is cut. Not for Parquet, which is binary.
-    pub(crate) fn cut(self) -> Cut {
+    pub(crate) fn record_boundary(self) -> RecordBoundary {
         match self {
-            Self::Ndjson => Cut::Lines,
-            Self::Json | Self::Parquet => Cut::Elements,
-            Self::Csv { .. } => Cut::QuotedLines,
+            Self::Ndjson => RecordBoundary::Lines,
+            Self::Json | Self::Parquet => RecordBoundary::Elements,
+            Self::Csv { .. } => RecordBoundary::QuotedLines,
         }
     }
 }

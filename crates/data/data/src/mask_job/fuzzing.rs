@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use sealwire_mask_rules::Rules;
 use tokio::sync::Semaphore;
 
-use crate::mask_job::batch::Answers;
-use crate::mask_job::chunker::{Chunk, Cut, Cutter};
+use crate::mask_job::batch::MaskedValues;
+use crate::mask_job::chunker::{Chunk, ChunkReader, RecordBoundary};
 use crate::mask_job::error::JobError;
 use crate::mask_job::file::FileText;
 use crate::mask_job::file_format::FileFormat;
@@ -45,21 +45,21 @@ pub fn file(
     mask: impl FnMut(&Column) -> Vec<u8>,
 ) -> Result<Masked, JobError> {
     let plan = Arc::new(Plan::for_file(Arc::clone(rules), format)?);
-    let ledger = Arc::new(RunningReport::default());
+    let running_report = Arc::new(RunningReport::default());
     let text_of = FileText {
         format,
         name: "-".to_owned(),
         plan: Arc::clone(&plan),
-        ledger: Arc::clone(&ledger),
+        running_report: Arc::clone(&running_report),
         columns: OnceLock::new(),
     };
     run(
         text,
-        format.cut(),
+        format.record_boundary(),
         text_of,
-        (plan, ledger),
+        (plan, running_report),
         limits,
-        |format, chunk| format.begin(chunk),
+        |format, chunk| format.read_header(chunk),
         mask,
     )
 }
@@ -77,7 +77,7 @@ pub fn rows(
     mask: impl FnMut(&Column) -> Vec<u8>,
 ) -> Result<Masked, JobError> {
     let plan = Arc::new(Plan::new(Arc::clone(rules)));
-    let ledger = Arc::new(RunningReport::default());
+    let running_report = Arc::new(RunningReport::default());
     let columns = [
         ("id", Class::Integer),
         ("name", Class::Text(Some(20))),
@@ -109,12 +109,12 @@ pub fn rows(
         uniques: Vec::new(),
         foreign_keys: Vec::new(),
     };
-    let rows = Rows::new(&table, &plan, &ledger)?;
+    let rows = Rows::new(&table, &plan, &running_report)?;
     run(
         text,
-        Cut::Lines,
+        RecordBoundary::Lines,
         rows,
-        (plan, ledger),
+        (plan, running_report),
         limits,
         |_, _| Ok(()),
         mask,
@@ -139,24 +139,24 @@ pub fn parquet(
 
 fn run<F: Format>(
     text: &[u8],
-    cut: Cut,
+    boundary: RecordBoundary,
     format: F,
-    (plan, ledger): (Arc<Plan>, Arc<RunningReport>),
+    (plan, running_report): (Arc<Plan>, Arc<RunningReport>),
     limits: Limits,
-    begin: impl Fn(&F, &mut Chunk) -> Result<(), JobError>,
+    start: impl Fn(&F, &mut Chunk) -> Result<(), JobError>,
     mut mask: impl FnMut(&Column) -> Vec<u8>,
 ) -> Result<Masked, JobError> {
     let shared = PipelineState {
         format,
         engine: Arc::new(()),
         plan,
-        ledger,
+        running_report,
         limits,
         progress: Arc::new(Progress::default()),
         cpu: Arc::new(Semaphore::new(1)),
         memories: Mutex::default(),
     };
-    let mut cutter = Cutter::new(text, cut, limits, "-".to_owned());
+    let mut cutter = ChunkReader::new(text, boundary, limits, "-".to_owned());
     let mut masked = Masked {
         text: Vec::new(),
         records: 0,
@@ -164,24 +164,24 @@ fn run<F: Format>(
     };
     while let Some(mut chunk) = cutter.next()? {
         if chunk.is_first {
-            begin(&shared.format, &mut chunk)?;
+            start(&shared.format, &mut chunk)?;
         }
         let (chunk, mut batch) = pipeline::scan(&shared, chunk)?;
-        let mut answers = Answers::default();
+        let mut masked_values = MaskedValues::default();
         for part in std::mem::take(&mut batch.parts) {
-            let asked: Vec<(usize, usize)> = part
+            let sent: Vec<(usize, usize)> = part
                 .columns
                 .iter()
                 .map(|column| (column.rule, column.count))
                 .collect();
-            let outcome = answers.take(&asked, part.columns.iter().map(&mut mask).collect());
+            let outcome = masked_values.take(&sent, part.columns.iter().map(&mut mask).collect());
             outcome.map_err(|error| JobError::Engine(error.to_string()))?;
         }
-        let done = pipeline::put_back(&shared, chunk, batch, &answers)?;
+        let done = pipeline::put_back(&shared, chunk, batch, &masked_values)?;
         masked.text.extend_from_slice(&done.bytes);
         masked.records += done.records;
     }
-    masked.fields = shared.ledger.rows();
+    masked.fields = shared.running_report.rows();
     masked
         .fields
         .sort_by(|a, b| (&a.field, a.rule).cmp(&(&b.field, b.rule)));

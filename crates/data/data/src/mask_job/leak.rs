@@ -80,7 +80,7 @@ pub struct LeakReport {
     pub passes: u32,
     /// Results by source field that the rules mask.
     pub fields: Vec<LeakField>,
-    /// Columns that the check skipped, or searched only in part. These columns can hold originals.
+    /// Columns that the check skipped, or searched only in part. Such columns can hold originals.
     pub skipped: Vec<SkippedColumn>,
 }
 
@@ -141,7 +141,7 @@ enum Guarantee {
     Moved,
 }
 
-fn promise(name: &str) -> Guarantee {
+fn guarantee_of(name: &str) -> Guarantee {
     match name {
         "redact" | "fixed" | "null" => Guarantee::Absent { constant: true },
         "partial" | "hash" | "email" => Guarantee::Absent { constant: false },
@@ -151,7 +151,7 @@ fn promise(name: &str) -> Guarantee {
 }
 
 /// Returns the text that a function gives for every string.
-fn constant(function: &Function) -> Option<String> {
+fn constant_text(function: &Function) -> Option<String> {
     match function.kind() {
         FunctionKind::Redact { with } => Some(with.as_deref().unwrap_or(REDACTED).to_owned()),
         FunctionKind::Fixed(Literal::Text(text) | Literal::Word(text)) => Some(text.to_string()),
@@ -165,7 +165,7 @@ pub(crate) struct Check {
     plan: Arc<Plan>,
     keys: RandomState,
     fields: Vec<LeakField>,
-    promises: Vec<Guarantee>,
+    guarantees: Vec<Guarantee>,
     /// The text that a field's function gives for every string, if the function has such a
     /// constant.
     constants: Vec<Option<String>>,
@@ -174,9 +174,9 @@ pub(crate) struct Check {
     /// Field numbers by name. A name has several fields if several kind rules apply to its values.
     by_name: HashMap<String, Vec<usize>>,
     /// Occurrences in source and target, by field and value.
-    own: TextWindow<Occurrences>,
+    own_values: TextWindow<Occurrences>,
     /// Values searched for in other fields, with a flag for values that were found.
-    anywhere: TextWindow<SearchTerms>,
+    search_terms: TextWindow<SearchTerms>,
     /// Per field, the number of non-null values in the target during the current pass.
     target_values: Vec<u64>,
     skipped: Vec<SkippedColumn>,
@@ -201,19 +201,19 @@ impl Check {
             plan,
             keys: RandomState::new(),
             fields: Vec::new(),
-            promises: Vec::new(),
+            guarantees: Vec::new(),
             constants: Vec::new(),
             by_rule: HashMap::new(),
             by_name: HashMap::new(),
-            own: TextWindow::new(limits.values_max),
-            anywhere: TextWindow::new(limits.values_max),
+            own_values: TextWindow::new(limits.values_max),
+            search_terms: TextWindow::new(limits.values_max),
             target_values: Vec::new(),
             skipped: Vec::new(),
         }
     }
 
     /// Records a skipped column.
-    pub(crate) fn skip(&mut self, field: &str, why: &str) {
+    pub(crate) fn skip_column(&mut self, field: &str, why: &str) {
         if !self.skipped.iter().any(|column| column.field == field) {
             self.skipped.push(SkippedColumn {
                 field: field.to_owned(),
@@ -227,7 +227,7 @@ impl Check {
     }
 
     /// Returns the number of a field whose values a rule masks, and adds the field if it is new.
-    pub(crate) fn field(&mut self, name: &str, rule: usize) -> usize {
+    pub(crate) fn field_number(&mut self, name: &str, rule: usize) -> usize {
         if let Some(at) = self.by_rule.get(&(name.to_owned(), rule)) {
             return *at;
         }
@@ -244,12 +244,12 @@ impl Check {
             elsewhere: Vec::new(),
             verdict: LeakVerdict::Clean,
         });
-        self.promises.push(promise(self.plan.name(rule)));
+        self.guarantees.push(guarantee_of(self.plan.name(rule)));
         self.constants.push(
             self.plan
                 .rules()
                 .get(rule)
-                .and_then(|rule| constant(&rule.function)),
+                .and_then(|rule| constant_text(&rule.function)),
         );
         self.target_values.push(0);
         self.by_rule.insert((name.to_owned(), rule), at);
@@ -263,52 +263,52 @@ impl Check {
     }
 
     /// Records a value of the source that a rule masks.
-    pub(crate) fn original(&mut self, field: usize, text: &str) {
+    pub(crate) fn add_original(&mut self, field: usize, text: &str) {
         // An empty text proves nothing: functions that keep the length of a text return it.
         if text.is_empty() {
             return;
         }
-        let own = self.keys.hash_one((field, text));
-        let fresh = Occurrences {
+        let hash = self.keys.hash_one((field, text));
+        let new_entry = Occurrences {
             field: field as u32,
             source: 0,
             target: 0,
         };
-        if let Some(entry) = self.own.entry(own, fresh) {
+        if let Some(entry) = self.own_values.entry(hash, new_entry) {
             entry.source = entry.source.saturating_add(1);
         }
-        if self.promises[field] == Guarantee::Moved {
+        if self.guarantees[field] == Guarantee::Moved {
             return;
         }
-        self.seek(field, text);
-        pieces::elements(text, &mut |element| self.seek(field, element));
+        self.add_search_term(field, text);
+        pieces::for_each_element(text, &mut |element| self.add_search_term(field, element));
     }
 
     /// Adds an original to the values that are searched for in other fields. If several fields
     /// share this original, a field whose function never returns originals takes precedence.
-    fn seek(&mut self, field: usize, text: &str) {
-        if !is_telling(text) {
+    fn add_search_term(&mut self, field: usize, text: &str) {
+        if !is_distinctive(text) {
             return;
         }
-        let fresh = SearchTerms {
+        let new_entry = SearchTerms {
             field: field as u32,
             is_found: false,
         };
-        let Some(entry) = self.anywhere.entry(self.keys.hash_one(text), fresh) else {
+        let Some(entry) = self.search_terms.entry(self.keys.hash_one(text), new_entry) else {
             return;
         };
-        if self.promises[entry.field as usize] == Guarantee::Rare
-            && self.promises[field] != Guarantee::Rare
+        if self.guarantees[entry.field as usize] == Guarantee::Rare
+            && self.guarantees[field] != Guarantee::Rare
         {
             entry.field = field as u32;
         }
     }
 
     /// Checks a value of the target. `fields` are the numbers of the fields with its name.
-    pub(crate) fn seen(&mut self, name: &str, fields: &[usize], text: &str) {
+    pub(crate) fn check_value(&mut self, name: &str, fields: &[usize], text: &str) {
         for field in fields {
             self.target_values[*field] += 1;
-            if let Some(entry) = self.own.find(self.keys.hash_one((*field, text))) {
+            if let Some(entry) = self.own_values.find(self.keys.hash_one((*field, text))) {
                 entry.target = entry.target.saturating_add(1);
             }
         }
@@ -317,56 +317,56 @@ impl Check {
             .iter()
             .any(|field| self.constants[*field].as_deref() == Some(text))
         {
-            self.sought_with_pieces(name, fields, text);
+            self.search_with_pieces(name, fields, text);
         }
     }
 
     /// Checks an object key of the target; `name` is the object's path.
-    pub(crate) fn seen_key(&mut self, name: &str, key: &str) {
-        self.sought_with_pieces(name, &[], key);
+    pub(crate) fn check_key(&mut self, name: &str, key: &str) {
+        self.search_with_pieces(name, &[], key);
     }
 
     /// Checks a definition or comment of a schema, which `name` identifies.
-    pub(crate) fn seen_definition(&mut self, name: &str, text: &str) {
-        self.sought_with_pieces(name, &[], text);
+    pub(crate) fn check_definition(&mut self, name: &str, text: &str) {
+        self.search_with_pieces(name, &[], text);
         // A text between single quotes can be an SQL literal. An apostrophe in a comment must not
         // shift the pairs of quotes. A doubled quote stands for one quote in the literal.
         text.split('\'')
-            .for_each(|literal| self.sought(name, &[], literal));
+            .for_each(|literal| self.search_unpadded(name, &[], literal));
         if text.contains("''") {
             let text = text.replace("''", "\0");
             text.split('\'')
-                .for_each(|literal| self.sought(name, &[], &literal.replace('\0', "'")));
+                .for_each(|literal| self.search_unpadded(name, &[], &literal.replace('\0', "'")));
         }
     }
 
-    fn sought_with_pieces(&mut self, name: &str, fields: &[usize], text: &str) {
-        self.sought(name, fields, text);
+    fn search_with_pieces(&mut self, name: &str, fields: &[usize], text: &str) {
+        self.search_unpadded(name, fields, text);
         if text.len() > ELSEWHERE_CHARS_MIN {
-            pieces::each(text, &mut |piece, kind| {
+            pieces::for_each_piece(text, &mut |piece, kind| {
                 // A word without a digit or `@` is an ordinary word that can occur anywhere.
                 if kind == Piece::Value || piece.contains(|c: char| c == '@' || c.is_ascii_digit())
                 {
-                    self.sought(name, fields, piece);
+                    self.search_unpadded(name, fields, piece);
                 }
             });
         }
     }
 
-    fn sought(&mut self, name: &str, fields: &[usize], text: &str) {
-        self.sought_exactly(name, fields, text);
+    fn search_unpadded(&mut self, name: &str, fields: &[usize], text: &str) {
+        self.search_exactly(name, fields, text);
         // A document can hold the value of a `char(n)` column with its padding.
         let unpadded = text.trim_end_matches(' ');
         if unpadded.len() < text.len() {
-            self.sought_exactly(name, fields, unpadded);
+            self.search_exactly(name, fields, unpadded);
         }
     }
 
-    fn sought_exactly(&mut self, name: &str, fields: &[usize], text: &str) {
-        if !is_telling(text) {
+    fn search_exactly(&mut self, name: &str, fields: &[usize], text: &str) {
+        if !is_distinctive(text) {
             return;
         }
-        let Some(entry) = self.anywhere.find(self.keys.hash_one(text)) else {
+        let Some(entry) = self.search_terms.find(self.keys.hash_one(text)) else {
             return;
         };
         let at = entry.field as usize;
@@ -383,11 +383,11 @@ impl Check {
 
     /// Adds the results of a pass. Returns true if another pass is necessary.
     pub(crate) fn end_pass(&mut self) -> bool {
-        for entry in self.own.values() {
+        for entry in self.own_values.values() {
             let field = &mut self.fields[entry.field as usize];
             field.values += u64::from(entry.source);
             field.originals += 1;
-            let is_constant = self.promises[entry.field as usize]
+            let is_constant = self.guarantees[entry.field as usize]
                 == Guarantee::Absent { constant: true }
                 && u64::from(entry.target) == self.target_values[entry.field as usize];
             if entry.target > 0 && !is_constant {
@@ -397,19 +397,20 @@ impl Check {
                 field.unmoved += u64::from(entry.source);
             }
         }
-        for entry in self.anywhere.values() {
+        for entry in self.search_terms.values() {
             let field = &mut self.fields[entry.field as usize];
             field.looked_for_elsewhere += 1;
             field.found_elsewhere += u64::from(entry.is_found);
         }
         self.target_values.fill(0);
-        let (own, anywhere) = (self.own.advance(), self.anywhere.advance());
-        own || anywhere
+        let has_more_values = self.own_values.advance();
+        let has_more_terms = self.search_terms.advance();
+        has_more_values || has_more_terms
     }
 
-    pub(crate) fn report(mut self, passes: u32) -> LeakReport {
-        for (field, promise) in self.fields.iter_mut().zip(&self.promises) {
-            field.verdict = verdict(field, *promise);
+    pub(crate) fn into_report(mut self, passes: u32) -> LeakReport {
+        for (field, guarantee) in self.fields.iter_mut().zip(&self.guarantees) {
+            field.verdict = decide_verdict(field, *guarantee);
         }
         // A check that found no original in the source, such as in an emptied source, proves
         // nothing.
@@ -435,12 +436,12 @@ fn without_map_keys(fields: Vec<LeakField>) -> Vec<LeakField> {
         .flat_map(|field| std::iter::once(&field.field).chain(&field.elsewhere))
         .cloned()
         .collect();
-    let mut shown = hide_map_keys(&names).into_iter();
+    let mut visible = hide_map_keys(&names).into_iter();
     let mut merged: Vec<LeakField> = Vec::new();
     let mut known = HashMap::new();
     for mut field in fields {
-        field.field = shown.next().unwrap_or_default();
-        field.elsewhere = shown.by_ref().take(field.elsewhere.len()).collect();
+        field.field = visible.next().unwrap_or_default();
+        field.elsewhere = visible.by_ref().take(field.elsewhere.len()).collect();
         field.elsewhere.dedup();
         let at = *known
             .entry((field.field.clone(), field.function.clone()))
@@ -469,19 +470,12 @@ fn without_map_keys(fields: Vec<LeakField>) -> Vec<LeakField> {
     merged
 }
 
-fn verdict(field: &LeakField, promise: Guarantee) -> LeakVerdict {
-    let share = |part: u64, of: u64| {
-        if of == 0 {
-            0.0
-        } else {
-            part as f64 / of as f64
-        }
-    };
+fn decide_verdict(field: &LeakField, guarantee: Guarantee) -> LeakVerdict {
     // Masks are as likely to be originals in another field under the same function as in the field
     // itself.
     let chance =
         ELSEWHERE_MAX.max((2.0 * share(field.found_in_field, field.originals)).min(CHANCE_MAX));
-    let leaks = match promise {
+    let leaks = match guarantee {
         Guarantee::Absent { .. } => field.found_in_field > 0 || field.found_elsewhere > 0,
         Guarantee::Rare | Guarantee::Moved => {
             field.values >= ROWS_MIN
@@ -489,7 +483,7 @@ fn verdict(field: &LeakField, promise: Guarantee) -> LeakVerdict {
                     || share(field.found_elsewhere, field.looked_for_elsewhere) > chance)
         }
     };
-    match promise {
+    match guarantee {
         _ if leaks => LeakVerdict::Leak,
         _ if field.values == 0 => LeakVerdict::NotChecked,
         Guarantee::Rare | Guarantee::Moved if field.values < ROWS_MIN => LeakVerdict::NotChecked,
@@ -497,8 +491,16 @@ fn verdict(field: &LeakField, promise: Guarantee) -> LeakVerdict {
     }
 }
 
+fn share(part: u64, total: u64) -> f64 {
+    if total == 0 {
+        0.0
+    } else {
+        part as f64 / total as f64
+    }
+}
+
 /// Returns true if a text is long and varied enough not to occur elsewhere by chance.
-fn is_telling(text: &str) -> bool {
+fn is_distinctive(text: &str) -> bool {
     if text.len() < ELSEWHERE_CHARS_MIN {
         return false;
     }

@@ -70,7 +70,8 @@ mod tests {
         let budget = ByteBudget::new(100);
         let (records, _queue) = mpsc::channel::<()>(1);
         let reserve = |bytes| {
-            let (budget, records) = (budget.clone(), records.clone());
+            let budget = budget.clone();
+            let records = records.clone();
             spawn_blocking(move || {
                 budget
                     .reserve_blocking(bytes, &records)
@@ -80,7 +81,7 @@ mod tests {
         let first = reserve(60).await.expect("reserves");
         let second = reserve(40).await.expect("reserves");
         assert_eq!(budget.permits.available_permits(), 0);
-        // More than there is in all: it goes alone.
+        // More bytes than the whole budget: this record is alone in flight.
         let large = reserve(1_000_000);
         drop(first);
         assert!(!large.is_finished());

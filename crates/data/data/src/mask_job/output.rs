@@ -66,7 +66,7 @@ impl Input {
             Self::File(path) => Ok(path),
             Self::Object(object) => Err(only_parquet(object)),
             Self::Stdin => Err(JobError::Plan(
-                "standard input is not read twice: name a file".to_owned(),
+                "standard input cannot be read twice: name a file".to_owned(),
             )),
         }
     }
@@ -101,32 +101,32 @@ pub(crate) enum UnfinishedOutput {
 impl UnfinishedOutput {
     /// Creates the output of a job. `input` is the input file, if any; the output must be a
     /// different file.
-    pub(crate) fn begin(
+    pub(crate) fn create(
         output: &Output,
         input: Option<Metadata>,
         stop: &JobStop,
     ) -> Result<Self, JobError> {
         let (path, replace) = match output {
-            Output::File { path, replace } => (path, replace),
+            Output::File { path, replace } => (path.clone(), *replace),
             Output::Object { object, replace } => {
-                return Ok(Self::Object(Box::new(S3Upload::begin(
+                return Ok(Self::Object(Box::new(S3Upload::start(
                     object, *replace, stop,
                 )?)));
             }
             Output::Stdout => return Ok(Self::Stdout(io::stdout())),
             Output::Nowhere => return Ok(Self::Nowhere),
         };
-        output_file::check_against(path, *replace, input.as_slice())?;
-        let (path, replace) = (path.clone(), *replace);
+        output_file::check_against(&path, replace, input.as_slice())?;
+
         #[cfg(target_os = "linux")]
-        if let Some(file) = unnamed(folder(&path)) {
+        if let Some(file) = unnamed_file(parent_folder(&path)) {
             return Ok(Self::Unnamed {
                 file: BufWriter::new(file),
                 path,
                 replace,
             });
         }
-        let file = named(&path).map_err(JobError::io(&path))?;
+        let file = named_file(&path).map_err(JobError::io(&path))?;
         Ok(Self::Named {
             file: BufWriter::new(file),
             path,
@@ -152,7 +152,7 @@ impl UnfinishedOutput {
             return upload.finish();
         }
         let path = self.path().to_owned();
-        self.finished().map_err(|source| match source.kind() {
+        self.make_visible().map_err(|source| match source.kind() {
             io::ErrorKind::AlreadyExists => JobError::Exists { path: path.clone() },
             _ => JobError::Io {
                 path: path.clone(),
@@ -163,14 +163,14 @@ impl UnfinishedOutput {
 
     /// Discards the output after an error. Returns the error, and adds the name of an output that
     /// could not be removed.
-    pub(crate) fn abandon(self, error: JobError) -> JobError {
+    pub(crate) fn discard(self, error: JobError) -> JobError {
         match self {
-            Self::Object(upload) => upload.abandon(error),
+            Self::Object(upload) => upload.discard(error),
             _ => error,
         }
     }
 
-    fn finished(self) -> io::Result<()> {
+    fn make_visible(self) -> io::Result<()> {
         match self {
             Self::Stdout(mut out) => out.flush(),
             Self::Nowhere | Self::Object(_) => Ok(()),
@@ -182,8 +182,8 @@ impl UnfinishedOutput {
             } => {
                 let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
                 file.sync_all()?;
-                link(&file, &path, replace)?;
-                File::open(folder(&path))?.sync_all()
+                link_file(&file, &path, replace)?;
+                File::open(parent_folder(&path))?.sync_all()
             }
             Self::Named {
                 file,
@@ -197,8 +197,8 @@ impl UnfinishedOutput {
                 } else {
                     file.persist_noclobber(&path)
                 };
-                kept.map_err(|refused| refused.error)?;
-                File::open(folder(&path))?.sync_all()
+                kept.map_err(|error| error.error)?;
+                File::open(parent_folder(&path))?.sync_all()
             }
         }
     }
@@ -216,23 +216,23 @@ impl UnfinishedOutput {
     }
 }
 
-fn folder(path: &Path) -> &Path {
+fn parent_folder(path: &Path) -> &Path {
     path.parent()
         .filter(|folder| !folder.as_os_str().is_empty())
         .unwrap_or(Path::new("."))
 }
 
 /// Creates a temporary file in the directory of `path`, with a name that shows its purpose.
-fn named(path: &Path) -> io::Result<NamedTempFile> {
+fn named_file(path: &Path) -> io::Result<NamedTempFile> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     tempfile::Builder::new()
         .prefix(&format!(".{name}."))
         .suffix(".partial")
-        .tempfile_in(folder(path))
+        .tempfile_in(parent_folder(path))
 }
 
 #[cfg(target_os = "linux")]
-fn unnamed(folder: &Path) -> Option<File> {
+fn unnamed_file(folder: &Path) -> Option<File> {
     use rustix::fs::{CWD, Mode, OFlags, openat};
     let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
     let file = File::from(openat(CWD, folder, flags, Mode::RUSR | Mode::WUSR).ok()?);
@@ -247,17 +247,27 @@ fn proc_path(file: &File) -> PathBuf {
 }
 
 #[cfg(target_os = "linux")]
-fn link(file: &File, path: &Path, replace: bool) -> io::Result<()> {
-    use rustix::fs::{AtFlags, CWD, linkat};
-    let give_name = |to: &Path| linkat(CWD, proc_path(file), CWD, to, AtFlags::SYMLINK_FOLLOW);
+fn link_file(file: &File, path: &Path, replace: bool) -> io::Result<()> {
     if !replace {
-        return Ok(give_name(path)?);
+        return create_link(file, path);
     }
     // A link cannot replace a file, but a rename can. The output briefly has both names.
-    let beside = named(path)?.into_temp_path();
-    fs::remove_file(&beside)?;
-    give_name(&beside)?;
-    beside.persist(path).map_err(|refused| refused.error)
+    let temporary = named_file(path)?.into_temp_path();
+    fs::remove_file(&temporary)?;
+    create_link(file, &temporary)?;
+    temporary.persist(path).map_err(|error| error.error)
+}
+
+#[cfg(target_os = "linux")]
+fn create_link(file: &File, path: &Path) -> io::Result<()> {
+    use rustix::fs::{AtFlags, CWD, linkat};
+    Ok(linkat(
+        CWD,
+        proc_path(file),
+        CWD,
+        path,
+        AtFlags::SYMLINK_FOLLOW,
+    )?)
 }
 
 #[cfg(test)]
@@ -265,22 +275,22 @@ mod tests {
     use super::*;
 
     /// Creates an output in each way that files are written, independent of the file system.
-    fn drafts(path: &Path, replace: bool) -> Vec<UnfinishedOutput> {
-        let file = BufWriter::new(named(path).expect("a file beside it"));
-        let mut drafts = vec![UnfinishedOutput::Named {
+    fn unfinished_outputs(path: &Path, replace: bool) -> Vec<UnfinishedOutput> {
+        let file = BufWriter::new(named_file(path).expect("a file beside it"));
+        let mut outputs = vec![UnfinishedOutput::Named {
             file,
             path: path.to_owned(),
             replace,
         }];
         #[cfg(target_os = "linux")]
-        if let Some(file) = unnamed(folder(path)) {
-            drafts.push(UnfinishedOutput::Unnamed {
+        if let Some(file) = unnamed_file(parent_folder(path)) {
+            outputs.push(UnfinishedOutput::Unnamed {
                 file: BufWriter::new(file),
                 path: path.to_owned(),
                 replace,
             });
         }
-        drafts
+        outputs
     }
 
     fn names(folder: &Path) -> Vec<String> {
@@ -297,32 +307,32 @@ mod tests {
     }
 
     #[test]
-    fn a_draft_is_nothing_until_it_is_finished() {
+    fn unfinished_outputs_are_invisible() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("out");
-        let count = drafts(&path, false).len();
+        let count = unfinished_outputs(&path, false).len();
         for at in 0..count {
-            let mut draft = drafts(&path, false).swap_remove(at);
-            draft.write(b"whole").expect("writes");
+            let mut output = unfinished_outputs(&path, false).swap_remove(at);
+            output.write(b"whole").expect("writes");
             assert!(!path.exists());
-            drop(draft);
+            drop(output);
             assert_eq!(names(folder.path()), [""; 0]);
 
-            let mut draft = drafts(&path, false).swap_remove(at);
-            draft.write(b"whole").expect("writes");
-            draft.finish().expect("finishes");
+            let mut output = unfinished_outputs(&path, false).swap_remove(at);
+            output.write(b"whole").expect("writes");
+            output.finish().expect("finishes");
             assert_eq!(fs::read(&path).expect("reads"), b"whole");
 
             // Another writer has created the file first.
-            let error = drafts(&path, false)
+            let error = unfinished_outputs(&path, false)
                 .swap_remove(at)
                 .finish()
                 .expect_err("is there");
             assert!(matches!(error, JobError::Exists { .. }), "{error}");
             assert_eq!(fs::read(&path).expect("reads"), b"whole");
-            let mut draft = drafts(&path, true).swap_remove(at);
-            draft.write(b"new").expect("writes");
-            draft.finish().expect("replaces");
+            let mut output = unfinished_outputs(&path, true).swap_remove(at);
+            output.write(b"new").expect("writes");
+            output.finish().expect("replaces");
             assert_eq!(fs::read(&path).expect("reads"), b"new");
             assert_eq!(names(folder.path()), ["out"]);
             fs::remove_file(&path).expect("removes");

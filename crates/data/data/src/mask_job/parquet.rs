@@ -62,18 +62,23 @@ pub(crate) async fn mask_parquet<E: Engine>(
     engine: Arc<E>,
     progress: Arc<Progress>,
 ) -> Result<Report, JobError> {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let limits = job.limits;
     let stop = progress.job_stop().clone();
     let opened = spawn_blocking(move || {
         let plan = Arc::new(Plan::new(rules));
-        open(&job.input, &job.output, &stop, |name, metadata| {
+        open_job(&job.input, &job.output, &stop, |name, metadata| {
             Layout::new(name, plan, metadata, is_masked)
         })
     });
     let job = opened.await??;
-    job.run(limits, Arc::new(mask::MaskWork { engine }), progress, begun)
-        .await
+    job.run(
+        limits,
+        Arc::new(mask::MaskWork { engine }),
+        progress,
+        started_at,
+    )
+    .await
 }
 
 /// Masks a file on this thread, and drops the output. `mask` returns one scalar per value of a
@@ -107,18 +112,20 @@ pub(crate) fn mask_here(
                 first_row,
                 limits,
             };
-            let send = |part| to_write.try_send(part).map_err(|_| JobError::Stopped);
             chunk.read_all(|batch| {
-                send(ColumnPart::Batch(mask::mask_batch(
-                    &layout, limits, batch, &mut mask,
-                )?))
+                let masked = mask::mask_batch(&layout, limits, batch, &mut mask)?;
+                to_write
+                    .try_send(ColumnPart::Batch(masked))
+                    .map_err(|_| JobError::Stopped)
             })?;
-            send(ColumnPart::End)?;
+            to_write
+                .try_send(ColumnPart::End)
+                .map_err(|_| JobError::Stopped)?;
         }
         first_row += group.num_rows() as u64;
     }
     drop(to_write);
-    let unfinished = UnfinishedOutput::begin(&Output::Nowhere, None, &JobStop::default())?;
+    let unfinished = UnfinishedOutput::create(&Output::Nowhere, None, &JobStop::default())?;
     write::write_file(&source, &layout, unfinished, changed, &Progress::default()).outcome?;
     Ok(first_row)
 }
@@ -135,7 +142,7 @@ struct OpenedJob {
 }
 
 /// Opens the input and begins the output. `layout` does the checks that concern columns.
-fn open(
+fn open_job(
     input: &Input,
     output: &Output,
     stop: &JobStop,
@@ -150,8 +157,8 @@ fn open(
                 path: object.to_string().into(),
             });
         }
-        (Origin::File(file), _) => UnfinishedOutput::begin(output, file.metadata().ok(), stop)?,
-        (Origin::Object(..), _) => UnfinishedOutput::begin(output, None, stop)?,
+        (Origin::File(file), _) => UnfinishedOutput::create(output, file.metadata().ok(), stop)?,
+        (Origin::Object(..), _) => UnfinishedOutput::create(output, None, stop)?,
     };
     Ok(OpenedJob {
         source,
@@ -212,7 +219,7 @@ impl OpenedJob {
         limits: Limits,
         work: Arc<W>,
         progress: Arc<Progress>,
-        begun: Instant,
+        started_at: Instant,
     ) -> Result<Report, JobError> {
         let Self {
             source,
@@ -221,7 +228,7 @@ impl OpenedJob {
         } = self;
         let bytes_in = source.len();
         let records = layout.metadata.file_metadata().num_rows().max(0) as u64;
-        progress.expect(bytes_in, records);
+        progress.set_totals(bytes_in, records);
         let stop = progress.job_stop().clone();
         let cpu = Arc::new(Semaphore::new(limits.workers.max(1)));
         let job = Arc::new(JobState {
@@ -233,33 +240,30 @@ impl OpenedJob {
         let (to_change, batches) = mpsc::channel(1);
         let (to_write, changed) = mpsc::channel(2);
         let reading = spawn_blocking({
-            let (source, job) = (source.clone(), Arc::clone(&job));
+            let source = source.clone();
+            let job = Arc::clone(&job);
             let budget = ByteBudget::new(limits.in_flight_bytes_max);
             move || read::read_columns(&source, &job.layout, (limits, &budget), &to_change)
         });
         let writing = spawn_blocking({
-            let (source, job) = (source.clone(), Arc::clone(&job));
+            let source = source.clone();
+            let job = Arc::clone(&job);
             move || write::write_file(&source, &job.layout, unfinished, changed, &progress)
         });
-        let start = |part| {
-            let (job, work) = (Arc::clone(&job), Arc::clone(&work));
-            tokio::spawn(async move {
-                match part {
-                    ColumnPart::Batch(batch) => {
-                        work.change(&job, batch).await.map(ColumnPart::Batch)
-                    }
-                    ColumnPart::End => Ok(ColumnPart::End),
-                }
-            })
-        };
         let changing = async {
             let mut writer = ToWriter(to_write);
-            in_order(limits.in_flight(), batches, start, &mut writer).await
+            in_order(
+                limits.in_flight(),
+                batches,
+                |part| tokio::spawn(change_part(Arc::clone(&job), Arc::clone(&work), part)),
+                &mut writer,
+            )
+            .await
         };
         // The queues close when `changing` ends, and then the threads end, too.
         let outcome = tokio::select! {
             outcome = changing => outcome,
-            () = stop.asked() => Err(JobError::Stopped),
+            () = stop.requested() => Err(JobError::Stopped),
         };
         let WrittenFile {
             unfinished,
@@ -278,17 +282,17 @@ impl OpenedJob {
         // stopped job does not wait for its input.
         let panicked = tokio::select! {
             read = reading => read.err().map(JobError::from),
-            () = stop.asked() => None,
+            () = stop.requested() => None,
         };
         // After a stop, the errors of the threads only follow from the stop.
-        let failed = if stop.is_asked() {
+        let failed = if stop.is_requested() {
             Some(JobError::Stopped)
         } else {
             panicked.or(failed)
         };
         spawn_blocking(move || match failed {
             None => unfinished.finish(),
-            Some(error) => Err(unfinished.abandon(error)),
+            Some(error) => Err(unfinished.discard(error)),
         })
         .await??;
 
@@ -296,11 +300,22 @@ impl OpenedJob {
             records,
             bytes_in,
             bytes_out,
-            elapsed_ms: begun.elapsed().as_millis() as u64,
+            elapsed_ms: started_at.elapsed().as_millis() as u64,
             peak_memory_bytes: crate::mask_job::report::peak_memory(),
-            fields: job.layout.ledger.rows(),
+            fields: job.layout.running_report.rows(),
             ..Report::default()
         })
+    }
+}
+
+async fn change_part<W: BatchWork>(
+    job: Arc<JobState>,
+    work: Arc<W>,
+    part: ColumnPart<ReadBatch>,
+) -> Result<ColumnPart<ChangedBatch>, JobError> {
+    match part {
+        ColumnPart::Batch(batch) => work.change(&job, batch).await.map(ColumnPart::Batch),
+        ColumnPart::End => Ok(ColumnPart::End),
     }
 }
 
@@ -309,7 +324,9 @@ struct ToWriter(mpsc::Sender<ColumnPart<ChangedBatch>>);
 
 impl Sink<ColumnPart<ChangedBatch>> for ToWriter {
     async fn take(&mut self, done: ColumnPart<ChangedBatch>) -> Result<(), JobError> {
-        let closed = |_| JobError::Panicked("the writer ended".to_owned());
-        self.0.send(done).await.map_err(closed)
+        self.0
+            .send(done)
+            .await
+            .map_err(|_| JobError::Panicked("the writer ended".to_owned()))
     }
 }

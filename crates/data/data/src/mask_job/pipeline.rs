@@ -14,7 +14,7 @@ use sealwire_msgpack::Token;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::mask_job::batch::{Answers, Batch, FoundValue, splice};
+use crate::mask_job::batch::{Batch, FoundValue, MaskedValues, splice};
 use crate::mask_job::chunker::Chunk;
 use crate::mask_job::engine::{Engine, EngineError};
 use crate::mask_job::error::JobError;
@@ -42,7 +42,7 @@ pub(crate) trait Format: Send + Sync + 'static {
     fn encode(
         &self,
         found: &FoundValue,
-        answer: Token<'_>,
+        masked: Token<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), String>;
 
@@ -55,7 +55,7 @@ pub(crate) struct PipelineState<F: Format, E> {
     pub(crate) format: F,
     pub(crate) engine: Arc<E>,
     pub(crate) plan: Arc<Plan>,
-    pub(crate) ledger: Arc<RunningReport>,
+    pub(crate) running_report: Arc<RunningReport>,
     pub(crate) limits: Limits,
     pub(crate) progress: Arc<Progress>,
     /// Limits the chunks that threads work on; one permit per chunk.
@@ -85,12 +85,17 @@ pub(crate) async fn run<F: Format, E: Engine>(
     source: mpsc::Receiver<Result<Chunk, JobError>>,
     sink: &mut impl Sink,
 ) -> Result<(), JobError> {
-    let start = |chunk| tokio::spawn(process(Arc::clone(shared), chunk));
     let mut counted = Counted {
         sink,
         progress: &shared.progress,
     };
-    in_order(shared.limits.in_flight(), source, start, &mut counted).await
+    in_order(
+        shared.limits.in_flight(),
+        source,
+        |chunk| tokio::spawn(process(Arc::clone(shared), chunk)),
+        &mut counted,
+    )
+    .await
 }
 
 /// Counts chunks on their way to a sink.
@@ -114,16 +119,16 @@ pub(crate) async fn in_order<I: Send, O: Send>(
     start: impl Fn(I) -> JoinHandle<Result<O, JobError>> + Send,
     sink: &mut impl Sink<O>,
 ) -> Result<(), JobError> {
-    let mut under_way: VecDeque<Task<O>> = VecDeque::with_capacity(in_flight);
+    let mut running_tasks: VecDeque<Task<O>> = VecDeque::with_capacity(in_flight);
     let mut is_over = false;
     loop {
         tokio::select! {
             biased;
-            next = source.recv(), if !is_over && under_way.len() < in_flight => match next {
-                Some(input) => under_way.push_back(Task::new(start(input?))),
+            next = source.recv(), if !is_over && running_tasks.len() < in_flight => match next {
+                Some(input) => running_tasks.push_back(Task::new(start(input?))),
                 None => is_over = true,
             },
-            Some(done) = first_or_error(&mut under_way) => sink.take(done?).await?,
+            Some(done) = first_or_error(&mut running_tasks) => sink.take(done?).await?,
             else => return Ok(()),
         }
     }
@@ -132,21 +137,24 @@ pub(crate) async fn in_order<I: Send, O: Send>(
 /// Waits for the first task in flight and takes its output, or for the first error of any task. A
 /// failed job discards all output, so an error does not wait for slow tasks that began earlier.
 /// Returns `None` if there are no tasks. Safe to cancel.
-async fn first_or_error<O>(under_way: &mut VecDeque<Task<O>>) -> Option<Result<O, JobError>> {
-    if under_way.is_empty() {
+async fn first_or_error<O>(running_tasks: &mut VecDeque<Task<O>>) -> Option<Result<O, JobError>> {
+    if running_tasks.is_empty() {
         return None;
     }
     let first = poll_fn(|context| {
-        for task in under_way.iter_mut() {
+        for task in running_tasks.iter_mut() {
             task.poll(context)?;
         }
-        match under_way.front_mut().and_then(|first| first.output.take()) {
+        match running_tasks
+            .front_mut()
+            .and_then(|first| first.output.take())
+        {
             Some(output) => Poll::Ready(Ok(output)),
             None => Poll::Pending,
         }
     });
     let outcome = first.await;
-    under_way.pop_front();
+    running_tasks.pop_front();
     Some(outcome)
 }
 
@@ -191,24 +199,31 @@ async fn process<F: Format, E: Engine>(
 ) -> Result<MaskedChunk, JobError> {
     let (chunk, mut batch) = on_thread(&shared, chunk, scan).await??;
     let parts = std::mem::take(&mut batch.parts);
-    let mut answers = Answers::default();
-    let mut answered = Vec::new();
+    let mut masked = MaskedValues::default();
+    let mut sent_before = Vec::new();
     for part in parts {
-        let asked: Vec<(usize, usize)> = part
+        let sent: Vec<(usize, usize)> = part
             .columns
             .iter()
             .map(|column| (column.rule, column.count))
             .collect();
         let outcome = shared.engine.mask(part.columns).await;
-        let outcome = outcome.and_then(|columns| answers.take(&asked, columns));
+        let outcome = outcome.and_then(|columns| masked.take(&sent, columns));
         if let Err(error) = outcome {
-            return Err(named(&shared, &chunk, &batch, &answered, &asked, error));
+            return Err(locate_error(
+                &shared,
+                &chunk,
+                &batch,
+                &sent_before,
+                &sent,
+                error,
+            ));
         }
-        answered.extend(asked);
+        sent_before.extend(sent);
     }
-    let work = (chunk, batch, answers);
-    on_thread(&shared, work, |shared, (chunk, batch, answers)| {
-        put_back(shared, chunk, batch, &answers)
+    let work = (chunk, batch, masked);
+    on_thread(&shared, work, |shared, (chunk, batch, masked)| {
+        put_back(shared, chunk, batch, &masked)
     })
     .await?
 }
@@ -252,26 +267,23 @@ pub(crate) fn put_back<F: Format, E>(
     shared: &PipelineState<F, E>,
     mut chunk: Chunk,
     mut batch: Batch,
-    answers: &Answers,
+    masked: &MaskedValues,
 ) -> Result<MaskedChunk, JobError> {
     let bytes_in = chunk.bytes.len() as u64;
     let permit = std::mem::take(&mut chunk.permit);
     let bytes = if batch.found.is_empty() {
         chunk.bytes
     } else {
-        let encode = |found: &FoundValue, answer: Token<'_>, out: &mut Vec<u8>| {
-            shared.format.encode(found, answer, out)
-        };
         let spliced = splice(
             &chunk.bytes,
             &batch.found,
-            answers,
+            masked,
             &mut batch.counts,
-            encode,
+            |found, masked, out| shared.format.encode(found, masked, out),
         );
         spliced.map_err(|(at, what)| shared.format.unfit(&chunk, &batch.found[at], what))?
     };
-    shared.ledger.add(&batch.counts);
+    shared.running_report.add(&batch.counts);
     Ok(MaskedChunk {
         bytes,
         bytes_in,
@@ -281,21 +293,21 @@ pub(crate) fn put_back<F: Format, E>(
 }
 
 /// Adds the position of the value to the engine's error.
-fn named<F: Format, E>(
+fn locate_error<F: Format, E>(
     shared: &PipelineState<F, E>,
     chunk: &Chunk,
     batch: &Batch,
-    answered: &[(usize, usize)],
-    asked: &[(usize, usize)],
+    sent_before: &[(usize, usize)],
+    sent: &[(usize, usize)],
     error: EngineError,
 ) -> JobError {
     let EngineError::Unfit { column, value, why } = error else {
         return JobError::Engine(error.to_string());
     };
-    let Some((rule, _)) = asked.get(column) else {
+    let Some((rule, _)) = sent.get(column) else {
         return JobError::Engine(why);
     };
-    let before: usize = answered
+    let before: usize = sent_before
         .iter()
         .filter(|(other, _)| other == rule)
         .map(|(_, count)| count)
@@ -350,18 +362,18 @@ mod tests {
                 }
             })
         };
-        let began = Instant::now();
+        let started = Instant::now();
         let mut outputs = Outputs(Vec::new());
         let ended = in_order(4, source, start, &mut outputs).await;
         (
             outputs.0,
             ended.err().map(|error| error.to_string()),
-            began.elapsed().as_secs(),
+            started.elapsed().as_secs(),
         )
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_error_does_not_wait_for_slower_tasks_before_it() {
+    async fn errors_do_not_wait_for_earlier_slower_tasks() {
         assert_eq!(
             run_tasks(&[3, 1, 2, 5, 1], false).await,
             (vec![3, 1, 2, 5, 1], None, 5)

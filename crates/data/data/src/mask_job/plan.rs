@@ -85,7 +85,7 @@ impl Plan {
         self.index_max
     }
 
-    pub(crate) fn refuses_unknown(&self) -> bool {
+    pub(crate) fn rejects_unknown(&self) -> bool {
         self.rules.unknown() == Unknown::Refuse
     }
 
@@ -95,16 +95,16 @@ impl Plan {
             .any(|rule| rule.function.subject() == Some(key))
     }
 
-    fn of(&self, rule: usize) -> Option<&Function> {
+    fn function_of(&self, rule: usize) -> Option<&Function> {
         self.rules.get(rule).map(|rule| &rule.function)
     }
 
     pub(crate) fn subject(&self, rule: usize) -> Option<&str> {
-        self.of(rule).and_then(Function::subject)
+        self.function_of(rule).and_then(Function::subject)
     }
 
     pub(crate) fn keeps(&self, rule: usize) -> bool {
-        self.of(rule).is_some_and(Function::is_keep)
+        self.function_of(rule).is_some_and(Function::is_keep)
     }
 
     /// Returns the text of the rule's function.
@@ -114,7 +114,7 @@ impl Plan {
 
     /// Returns the name of the rule's function.
     pub(crate) fn name(&self, rule: usize) -> &'static str {
-        self.of(rule).map_or("", Function::name)
+        self.function_of(rule).map_or("", Function::name)
     }
 
     /// Returns the rule of a leaf at a path, found by a walk over a document.
@@ -140,7 +140,7 @@ impl Plan {
     }
 
     /// Returns an error if a column rule matches none of the file's columns.
-    pub(crate) fn all_columns_met(&self, names: &[String]) -> Result<(), String> {
+    pub(crate) fn check_columns_exist(&self, names: &[String]) -> Result<(), String> {
         let missing = self
             .rules
             .iter()
@@ -152,7 +152,7 @@ impl Plan {
         match missing {
             None => Ok(()),
             Some((at, column)) => Err(format!(
-                "rule {} names column {column}, and there is none: there are {}",
+                "rule {} names column {column}, which does not exist: the columns are {}",
                 at + 1,
                 names.join(", ")
             )),
@@ -161,18 +161,16 @@ impl Plan {
 
     /// Returns an error if a rule by path or key has no row in the report of a file. A misspelt
     /// rule would leave its field in the clear.
-    pub(crate) fn all_rules_met(&self, fields: &[FieldReport]) -> Result<(), JobError> {
-        let is_met = |rule: usize| fields.iter().any(|field| field.rule == Some(rule));
+    pub(crate) fn check_rules_matched(&self, fields: &[FieldReport]) -> Result<(), JobError> {
         let unmet = self
             .rules
             .iter()
             .enumerate()
+            .filter(|(at, _)| fields.iter().all(|field| field.rule != Some(*at)))
             .find_map(|(at, rule)| match &rule.target {
-                Target::Path(path) if !is_met(at) => Some(format!("rule {} (path {path})", at + 1)),
-                Target::Column(column) if !is_met(at) => {
-                    Some(format!("rule {} (column {column})", at + 1))
-                }
-                Target::Path(_) | Target::Column(_) | Target::Kind(_) => None,
+                Target::Path(path) => Some(format!("rule {} (path {path})", at + 1)),
+                Target::Column(column) => Some(format!("rule {} (column {column})", at + 1)),
+                Target::Kind(_) => None,
             });
         match unmet {
             None => Ok(()),
@@ -211,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_leaf_gets_the_rule_that_the_walk_gives_it() {
+    fn leaves_get_the_rule_of_their_path() {
         let text = r#"
             unknown = "keep"
             [[rule]]

@@ -67,7 +67,7 @@ pub async fn mask_database<E: Engine>(
     progress: Arc<Progress>,
     stop: impl Future<Output = ()>,
 ) -> Result<Report, JobError> {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let DatabaseJob {
         source,
         target,
@@ -81,10 +81,12 @@ pub async fn mask_database<E: Engine>(
         ))
     });
     let (source, target) = endpoints.await??;
+
     let writer = target.connect().await?;
     target::reject_same((&source.connect().await?, &source), (&writer, &target)).await?;
     target::reject_privileged(&writer, &target).await?;
     target::reject_privileged_reader(&source).await?;
+
     let opened = source::Snapshot::open(&source).await?;
     let reader = &opened.client;
     let snapshot = export_snapshot(reader, &source).await?;
@@ -92,14 +94,19 @@ pub async fn mask_database<E: Engine>(
     let plan = Arc::new(Plan::new(rules));
     check(&catalog, &plan)?;
     target::reject_mark(reader, &source).await?;
+
     let dump = Dump::find(reader, &source).await?;
     let schema = Schema {
-        before: dump.section(&source, &snapshot, Section::PreData).await?,
-        behind: dump.section(&source, &snapshot, Section::PostData).await?,
+        pre_data: dump
+            .dump_section(&source, &snapshot, Section::PreData)
+            .await?,
+        post_data: dump
+            .dump_section(&source, &snapshot, Section::PostData)
+            .await?,
     };
     // Progress counts rows, since the size on disk differs from the number of bytes that COPY
     // sends.
-    progress.expect(
+    progress.set_totals(
         0,
         catalog
             .tables
@@ -115,39 +122,40 @@ pub async fn mask_database<E: Engine>(
         Vec::new()
     };
 
-    target::prepare(&writer, &target, replace).await?;
+    target::prepare_target(&writer, &target, replace).await?;
     let run = Arc::new(Run {
         source,
         target,
         snapshot,
         engine,
         plan,
-        ledger: Arc::new(RunningReport::default()),
+        running_report: Arc::new(RunningReport::default()),
         limits,
         progress,
         cpu: Arc::new(Semaphore::new(limits.workers.max(1))),
         budget: ByteBudget::new(limits.in_flight_bytes_max),
     });
     let outcome = tokio::select! {
-        outcome = fill(&run, &opened, &catalog, &schema) => outcome,
+        outcome = fill_target(&run, &opened, &catalog, &schema) => outcome,
         () = stop => Err(JobError::Stopped),
     };
     let (bytes_in, bytes_out) = match outcome {
         Ok(bytes) => bytes,
-        Err(error) => return Err(emptied(&run.target, error).await),
+        Err(error) => return Err(empty_target(&run.target, error).await),
     };
-    target::unmark(&writer, &run.target).await?;
+    target::remove_mark(&writer, &run.target).await?;
+
     Ok(Report {
-        records: run.progress.moment().records,
+        records: run.progress.snapshot().records,
         bytes_in,
         bytes_out,
-        elapsed_ms: begun.elapsed().as_millis() as u64,
+        elapsed_ms: started_at.elapsed().as_millis() as u64,
         peak_memory_bytes: crate::mask_job::report::peak_memory(),
-        fields: run.ledger.rows(),
+        fields: run.running_report.rows(),
         not_judged,
         not_copied: [
-            schema.before.left_out,
-            schema.behind.left_out,
+            schema.pre_data.left_out,
+            schema.post_data.left_out,
             extension_rows,
         ]
         .concat(),
@@ -155,13 +163,13 @@ pub async fn mask_database<E: Engine>(
 }
 
 struct Schema {
-    before: DumpSection,
-    behind: DumpSection,
+    pre_data: DumpSection,
+    post_data: DumpSection,
 }
 
 /// The results of the copied tables.
 #[derive(Default)]
-struct Copied {
+struct CopyTotals {
     tables: Vec<CopiedTable>,
     bytes_in: u64,
     bytes_out: u64,
@@ -216,10 +224,10 @@ pub(crate) async fn export_snapshot(
 
 /// Drops everything that the job created. Uses a separate connection, since the job's connection
 /// can be inside a statement.
-async fn emptied(target: &Endpoint, error: JobError) -> JobError {
+async fn empty_target(target: &Endpoint, error: JobError) -> JobError {
     let cleaned = async {
         let client = target.connect().await?;
-        target::empty(&client, target).await
+        target::remove_contents(&client, target).await
     };
     match cleaned.await {
         Ok(()) => error,
@@ -231,7 +239,7 @@ async fn emptied(target: &Endpoint, error: JobError) -> JobError {
 }
 
 /// Creates and fills the schema. The target is marked as unfinished during this call.
-async fn fill<E: Engine>(
+async fn fill_target<E: Engine>(
     run: &Arc<Run<E>>,
     opened: &source::Snapshot,
     catalog: &Catalog,
@@ -239,27 +247,32 @@ async fn fill<E: Engine>(
 ) -> Result<(u64, u64), JobError> {
     let existing =
         target::extension_schemas(&target::connect_writer(&run.target).await?, &run.target).await?;
-    execute(&run.target, &schema.before.without_schemas(&existing)).await?;
-    let tables = planned(run, catalog).await?;
+    execute_dump(&run.target, &schema.pre_data.without_schemas(&existing)).await?;
+
+    let tables = plan_tables(run, catalog).await?;
     let copied = copy_tables(run, tables).await?;
-    opened.unchanged(&run.source).await?;
+    opened.check_unchanged(&run.source).await?;
+
     let writer = target::connect_writer(&run.target).await?;
     for table in &copied.tables {
         compare_rows(&writer, &run.target, table).await?;
     }
-    let failed = |error: tokio_postgres::Error| run.target.error(&error);
     for sequence in &catalog.sequences {
         let sql = "SELECT pg_catalog.setval($1::pg_catalog.text::pg_catalog.regclass, $2, $3)";
         let values: &[&(dyn tokio_postgres::types::ToSql + Sync)] =
             &[&sequence.name, &sequence.last_value, &sequence.is_called];
-        writer.query_one(sql, values).await.map_err(failed)?;
+        writer
+            .query_one(sql, values)
+            .await
+            .map_err(|error| run.target.error(&error))?;
     }
-    execute(&run.target, &schema.behind.sql).await?;
+
+    execute_dump(&run.target, &schema.post_data.sql).await?;
     for view in &catalog.views {
         writer
             .batch_execute(&format!("REFRESH MATERIALIZED VIEW {view}"))
             .await
-            .map_err(failed)?;
+            .map_err(|error| run.target.error(&error))?;
     }
     Ok((copied.bytes_in, copied.bytes_out))
 }
@@ -281,18 +294,17 @@ async fn compare_rows(
     if u64::try_from(arrived) == Ok(table.rows) {
         return Ok(());
     }
-    let said = format!(
-        "{}: {} rows were read, and the target has {arrived}",
-        table.title, table.rows
-    );
     Err(JobError::Postgres {
-        whence: "target",
-        said,
+        origin: "target",
+        message: format!(
+            "{}: {} rows were read, and the target has {arrived}",
+            table.title, table.rows
+        ),
     })
 }
 
 /// Runs a dump's SQL in one transaction, on a connection that is closed afterwards.
-async fn execute(target: &Endpoint, sql: &str) -> Result<(), JobError> {
+async fn execute_dump(target: &Endpoint, sql: &str) -> Result<(), JobError> {
     let client = target::connect_writer(target).await?;
     client
         .batch_execute(sql)
@@ -301,7 +313,7 @@ async fn execute(target: &Endpoint, sql: &str) -> Result<(), JobError> {
 }
 
 /// Prepares the copy of each table and tests the masks of a few rows.
-async fn planned<E: Engine>(
+async fn plan_tables<E: Engine>(
     run: &Arc<Run<E>>,
     catalog: &Catalog,
 ) -> Result<Vec<(Table, Rows)>, JobError> {
@@ -309,8 +321,8 @@ async fn planned<E: Engine>(
     let mut reader = SampleReader::new(&run.source, &run.snapshot, NO_TIMEOUT);
     let mut tables = Vec::with_capacity(catalog.tables.len());
     for table in &catalog.tables {
-        let rows = Rows::new(table, &run.plan, &run.ledger)?;
-        dry_run::rehearse(
+        let rows = Rows::new(table, &run.plan, &run.running_report)?;
+        dry_run::test_masks(
             &mut reader,
             (&writer, &run.target),
             table,
@@ -329,17 +341,17 @@ async fn planned<E: Engine>(
 async fn copy_tables<E: Engine>(
     run: &Arc<Run<E>>,
     tables: Vec<(Table, Rows)>,
-) -> Result<Copied, JobError> {
-    let mut under_way = JoinSet::new();
+) -> Result<CopyTotals, JobError> {
+    let mut running = JoinSet::new();
     let mut waiting = tables.into_iter();
-    let mut copied = Copied::default();
+    let mut copied = CopyTotals::default();
     loop {
-        while under_way.len() < run.limits.tables.max(1)
+        while running.len() < run.limits.tables.max(1)
             && let Some((table, rows)) = waiting.next()
         {
-            under_way.spawn(copy::table(Arc::clone(run), table, rows));
+            running.spawn(copy::copy_table(Arc::clone(run), table, rows));
         }
-        let Some(done) = under_way.join_next().await else {
+        let Some(done) = running.join_next().await else {
             return Ok(copied);
         };
         let table = done??;

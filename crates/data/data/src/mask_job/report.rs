@@ -88,24 +88,24 @@ struct Count {
 }
 
 impl Counts {
-    pub(crate) fn masked(&mut self, label: Label, is_unchanged: bool) {
-        let count = self.of(label);
+    pub(crate) fn add_masked(&mut self, label: Label, is_unchanged: bool) {
+        let count = self.count_of(label);
         count.masked += 1;
         count.unchanged += u64::from(is_unchanged);
     }
 
-    pub(crate) fn kept(&mut self, label: Label, values: u64) {
-        let count = self.of(label);
+    pub(crate) fn add_kept(&mut self, label: Label, values: u64) {
+        let count = self.count_of(label);
         // A file's metadata can state any number.
         count.kept = count.kept.saturating_add(values);
     }
 
-    pub(crate) fn nulls(&mut self, label: Label, values: u64) {
-        let count = self.of(label);
+    pub(crate) fn add_nulls(&mut self, label: Label, values: u64) {
+        let count = self.count_of(label);
         count.nulls = count.nulls.saturating_add(values);
     }
 
-    fn of(&mut self, label: Label) -> &mut Count {
+    fn count_of(&mut self, label: Label) -> &mut Count {
         let at = label as usize;
         if at >= self.by_label.len() {
             self.by_label.resize(at + 1, Count::default());
@@ -228,7 +228,7 @@ pub struct ProgressSnapshot {
 
 impl Progress {
     /// Returns the current progress.
-    pub fn moment(&self) -> ProgressSnapshot {
+    pub fn snapshot(&self) -> ProgressSnapshot {
         ProgressSnapshot {
             bytes: self.bytes.load(Ordering::Relaxed),
             bytes_all: self.bytes_all.load(Ordering::Relaxed),
@@ -242,19 +242,19 @@ impl Progress {
     /// output is just being completed: then the job continues to its end. In both cases the job
     /// waits for an object store for at most 25 s.
     pub fn stop(&self) {
-        self.stop.ask();
+        self.stop.request();
     }
 
     /// Returns true if [`stop`](Self::stop) was called.
     pub fn is_stopped(&self) -> bool {
-        self.stop.is_asked()
+        self.stop.is_requested()
     }
 
     pub(crate) fn job_stop(&self) -> &JobStop {
         &self.stop
     }
 
-    pub(crate) fn expect(&self, bytes: u64, records: u64) {
+    pub(crate) fn set_totals(&self, bytes: u64, records: u64) {
         self.bytes_all.store(bytes, Ordering::Relaxed);
         self.records_all.store(records, Ordering::Relaxed);
     }

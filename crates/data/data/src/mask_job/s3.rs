@@ -102,28 +102,8 @@ impl S3Store {
     /// # Errors
     /// [`JobError::Plan`] if the name is invalid.
     pub fn object(&self, name: &str) -> Result<S3Object, JobError> {
-        let bad = |what: &str| JobError::Plan(format!("{name}: {what}"));
-        let rest = name
-            .strip_prefix(SCHEME)
-            .ok_or_else(|| bad("the name of an object is s3://bucket/key"))?;
-        let (bucket, key) = rest
-            .split_once('/')
-            .ok_or_else(|| bad("name the bucket and the key: s3://bucket/key"))?;
-        let is_in_bucket_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-        if !(3..=255).contains(&bucket.len())
-            || !bucket.bytes().all(is_in_bucket_name)
-            || bucket.starts_with('.')
-        {
-            return Err(bad(
-                "the bucket must have 3 to 255 letters, digits, dots, underscores and hyphens",
-            ));
-        }
-        let parsed = Key::parse(key).ok().filter(|parsed| {
-            parsed.as_ref() == key && !key.is_empty() && key.len() <= KEY_BYTES_MAX
-        });
-        let key = parsed.ok_or_else(|| {
-            bad("the key must have at most 1024 bytes, no empty part, no part . or .. and no control character")
-        })?;
+        let (bucket, key) =
+            parse_name(name).map_err(|what| JobError::Plan(format!("{name}: {what}")))?;
         Ok(S3Object {
             store: self.clone(),
             bucket: bucket.to_owned(),
@@ -153,6 +133,29 @@ impl S3Store {
             None => unreachable!("the runtime is there until the store is dropped"),
         }
     }
+}
+
+/// Splits `s3://bucket/key` into the bucket and the key.
+fn parse_name(name: &str) -> Result<(&str, Key), &'static str> {
+    let rest = name
+        .strip_prefix(SCHEME)
+        .ok_or("the name of an object is s3://bucket/key")?;
+    let (bucket, key) = rest
+        .split_once('/')
+        .ok_or("name the bucket and the key: s3://bucket/key")?;
+    let has_valid_characters = bucket
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
+    if !(3..=255).contains(&bucket.len()) || !has_valid_characters || bucket.starts_with('.') {
+        return Err("the bucket must have 3 to 255 letters, digits, dots, underscores and hyphens");
+    }
+    let parsed = Key::parse(key)
+        .ok()
+        .filter(|parsed| parsed.as_ref() == key && !key.is_empty() && key.len() <= KEY_BYTES_MAX);
+    let key = parsed.ok_or(
+        "the key must have at most 1024 bytes, no empty part, no part . or .. and no control character",
+    )?;
+    Ok((bucket, key))
 }
 
 impl fmt::Debug for S3Store {

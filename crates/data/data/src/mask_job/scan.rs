@@ -6,21 +6,37 @@ pub(crate) mod json;
 pub(crate) mod text;
 pub(crate) mod tree;
 
+use crate::mask_job::chunker::Chunk;
+use crate::mask_job::error::JobError;
+
 const NOT_UTF8: &str = "not UTF-8: convert the file first, as with iconv -f LATIN1 -t UTF-8";
 
 /// An error in text that is invalid in its format.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Fault {
+pub(crate) struct ScanError {
     /// Offset of the first invalid byte.
     pub(crate) at: usize,
     pub(crate) what: String,
 }
 
-impl Fault {
+impl ScanError {
     pub(crate) fn new(at: usize, what: impl Into<String>) -> Self {
         Self {
             at,
             what: what.into(),
+        }
+    }
+}
+
+impl ScanError {
+    /// Converts the error of a chunk, with its line and column.
+    pub(crate) fn in_chunk(self, name: &str, chunk: &Chunk) -> JobError {
+        let (line, column) = place(&chunk.bytes, chunk.first_line, self.at);
+        JobError::Broken {
+            name: name.to_owned(),
+            line,
+            column,
+            what: self.what,
         }
     }
 }
@@ -35,7 +51,7 @@ pub(crate) fn place(text: &[u8], first_line: u64, at: usize) -> (u64, u64) {
     (first_line + lines, column)
 }
 
-/// Returns `text` as a string, or a fault at the first byte that is not UTF-8.
-pub(crate) fn utf8(text: &[u8]) -> Result<&str, Fault> {
-    std::str::from_utf8(text).map_err(|error| Fault::new(error.valid_up_to(), NOT_UTF8))
+/// Returns `text` as a string, or an error at the first byte that is not UTF-8.
+pub(crate) fn utf8(text: &[u8]) -> Result<&str, ScanError> {
+    std::str::from_utf8(text).map_err(|error| ScanError::new(error.valid_up_to(), NOT_UTF8))
 }

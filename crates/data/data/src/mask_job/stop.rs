@@ -40,7 +40,7 @@ impl JobStop {
         }
     }
 
-    pub(crate) fn ask(&self) {
+    pub(crate) fn request(&self) {
         self.deadline.send_if_modified(|deadline| {
             let is_first = deadline.is_none();
             deadline.get_or_insert_with(|| Instant::now() + self.discard_timeout);
@@ -48,13 +48,13 @@ impl JobStop {
         });
     }
 
-    pub(crate) fn is_asked(&self) -> bool {
+    pub(crate) fn is_requested(&self) -> bool {
         self.deadline.borrow().is_some()
     }
 
     /// Returns an error if the job was stopped.
     pub(crate) fn check(&self) -> Result<(), JobError> {
-        if self.is_asked() {
+        if self.is_requested() {
             Err(JobError::Stopped)
         } else {
             Ok(())
@@ -62,23 +62,23 @@ impl JobStop {
     }
 
     /// Waits until the job is stopped.
-    pub(crate) async fn asked(&self) {
-        self.asked_deadline().await;
+    pub(crate) async fn requested(&self) {
+        self.requested_deadline().await;
     }
 
     /// Waits for the deadline after which a stopped job no longer waits.
     pub(crate) async fn overdue(&self) {
-        sleep_until(self.asked_deadline().await).await;
+        sleep_until(self.requested_deadline().await).await;
     }
 
     /// Waits for the deadline after which a stopped job no longer waits for its request to discard
     /// the output.
     pub(crate) async fn discard_overdue(&self) {
         let least = Instant::now() + DISCARD_TIME_MIN;
-        sleep_until(self.asked_deadline().await.max(least)).await;
+        sleep_until(self.requested_deadline().await.max(least)).await;
     }
 
-    async fn asked_deadline(&self) -> Instant {
+    async fn requested_deadline(&self) -> Instant {
         let mut deadline = self.deadline.subscribe();
         loop {
             if let Some(deadline) = *deadline.borrow_and_update() {

@@ -114,8 +114,7 @@ const SLOTS: &str = "\
 const SUBSCRIBED: &str = "SELECT 'x' FROM pg_subscription_rel WHERE srrelid = $1 LIMIT 1";
 
 /// Functions and types that belong to roles without superuser rights, and that run when the table
-/// is read or updated. These come from check constraints, defaults, indexes, statistics and column
-/// types.
+/// is read or updated: those of check constraints, defaults, indexes, statistics and column types.
 const OWN_CODE: &str = "\
     SELECT DISTINCT found.name FROM ( \
         SELECT p.oid::regprocedure::text AS name, p.proowner AS owner FROM pg_depend d JOIN pg_proc p ON p.oid = d.refobjid \
@@ -131,53 +130,34 @@ const OWN_CODE: &str = "\
 
 impl Catalog<'_> {
     /// Finds the column of a rule. Adds the side effects of updates to `warnings`.
-    pub(crate) async fn target(
+    pub(crate) async fn find_target(
         &self,
         number: usize,
         rule: &Rule,
         warnings: &mut Vec<String>,
     ) -> Result<Target, RewrapError> {
-        let invalid = |what: String| RewrapError::Rule { rule: number, what };
         let tables = self.query(TABLES, &[&rule.table]).await?;
-        let table = one_table(&rule.table, &tables).map_err(invalid)?;
-        let (oid, schema, name): (u32, String, String) = (table.get(0), table.get(1), table.get(2));
-        let title = format!("{schema}.{name}");
+        let table = one_table(&rule.table, &tables)
+            .map_err(|what| RewrapError::Rule { rule: number, what })?;
+        let oid: u32 = table.get(0);
         let columns: Vec<Column> = self
             .query(COLUMNS, &[&oid])
             .await?
             .iter()
-            .map(Column::of)
+            .map(Column::from_row)
             .collect();
-        let column = find(&columns, &rule.column, &title).map_err(invalid)?;
-        let (encoding, chars_max) = column.encoding(&title).map_err(invalid)?;
         let uniques = self.query(UNIQUES, &[&oid]).await?;
         let uniques: Vec<(bool, Vec<String>)> =
             uniques.iter().map(|row| (row.get(0), row.get(1))).collect();
-        let key = key(rule, &columns, &uniques, &title).map_err(invalid)?;
-        for name in rule.context.columns() {
-            find(&columns, name, &title).map_err(invalid)?;
-        }
-        let read = key
-            .iter()
-            .map(|column| column.name.as_str())
-            .chain(rule.context.columns());
-        permitted(&columns, column, read, &title).map_err(invalid)?;
-        self.warn(table, &title, column, warnings).await?;
-        Ok(Target {
-            is_partitioned: table.get::<_, String>(3) == "p",
-            rows_estimated: u64::try_from(table.get::<_, i64>(4)).unwrap_or(0),
-            schema,
-            table: name,
-            column: rule.column.clone(),
-            encoding,
-            chars_max,
-            key,
-            app: rule.app.clone(),
-            context: rule.context.clone(),
-        })
+
+        let (target, column) = target_in(table, rule, &columns, &uniques)
+            .map_err(|what| RewrapError::Rule { rule: number, what })?;
+        self.add_warnings(table, &target.title(), column, warnings)
+            .await?;
+        Ok(target)
     }
 
-    async fn warn(
+    async fn add_warnings(
         &self,
         table: &Row,
         title: &str,
@@ -185,53 +165,57 @@ impl Catalog<'_> {
         warnings: &mut Vec<String>,
     ) -> Result<(), RewrapError> {
         let oid: u32 = table.get(0);
-        let mut warn = |text: String| {
-            if !warnings.contains(&text) {
-                warnings.push(text);
-            }
-        };
+        let mut found = Vec::new();
+
         let triggers = self.names(TRIGGERS, &[&oid, &column.number]).await?;
         if !triggers.is_empty() {
             let triggers = triggers.join(", ");
-            warn(format!(
+            found.push(format!(
                 "{title}: each rewrapped value fires {triggers}, which can change other columns or tables"
             ));
         }
         let own_code = self.names(OWN_CODE, &[&oid]).await?;
         if !own_code.is_empty() {
             let names = own_code.join(", ");
-            warn(format!(
+            found.push(format!(
                 "{title} uses {names}, which run with the rights of this role, also in a dry run"
             ));
         }
         let publications = self.names(PUBLICATIONS, &[&oid]).await?;
         if !publications.is_empty() {
             let publications = publications.join(", ");
-            warn(format!(
+            found.push(format!(
                 "{title} is published ({publications}): each rewrapped row is sent to all subscribers"
             ));
         }
         let slots = self.names(SLOTS, &[]).await?;
         if !slots.is_empty() {
-            warn(format!(
+            found.push(format!(
                 "logical replication slots ({}): each rewrapped row is decoded",
                 slots.join(", ")
             ));
         }
         if !self.names(SUBSCRIBED, &[&oid]).await?.is_empty() {
-            warn(format!(
+            found.push(format!(
                 "{title} is filled by a subscription: rewrap the publisher, or its changes restore old values"
             ));
         }
         if table.get(5) {
-            warn(format!(
+            found.push(format!(
                 "{title} has tables that inherit from it: their rows are not rewrapped without own rules"
             ));
         }
         if table.get(6) {
-            warn(format!(
+            found.push(format!(
                 "{title} has rewrite rules, which can change or replace updates"
             ));
+        }
+
+        // Several rules can name one table.
+        for warning in found {
+            if !warnings.contains(&warning) {
+                warnings.push(warning);
+            }
         }
         Ok(())
     }
@@ -257,11 +241,48 @@ impl Catalog<'_> {
     }
 }
 
+/// Finds the column of a rule in its table. The error says why the rule does not fit.
+fn target_in<'c>(
+    table: &Row,
+    rule: &Rule,
+    columns: &'c [Column],
+    uniques: &[(bool, Vec<String>)],
+) -> Result<(Target, &'c Column), String> {
+    let schema: String = table.get(1);
+    let name: String = table.get(2);
+    let title = format!("{schema}.{name}");
+
+    let column = find_column(columns, &rule.column, &title)?;
+    let (encoding, chars_max) = column.encoding(&title)?;
+    let key = key_columns(rule, columns, uniques, &title)?;
+    for name in rule.context.columns() {
+        find_column(columns, name, &title)?;
+    }
+    let read = key
+        .iter()
+        .map(|column| column.name.as_str())
+        .chain(rule.context.columns());
+    check_privileges(columns, column, read, &title)?;
+
+    let target = Target {
+        is_partitioned: table.get::<_, String>(3) == "p",
+        rows_estimated: u64::try_from(table.get::<_, i64>(4)).unwrap_or(0),
+        schema,
+        table: name,
+        column: rule.column.clone(),
+        encoding,
+        chars_max,
+        key,
+        app: rule.app.clone(),
+        context: rule.context.clone(),
+    };
+    Ok((target, column))
+}
+
 fn one_table<'r>(name: &str, found: &'r [Row]) -> Result<&'r Row, String> {
-    let title = |row: &Row| format!("{}.{}", row.get::<_, String>(1), row.get::<_, String>(2));
     match found {
         [] => Err(format!(
-            "there is no table {name} that the role can see: check the spelling and upper case"
+            "table {name} does not exist, or the role cannot see it: check the spelling and upper case"
         )),
         [row] => match row.get::<_, String>(3).as_str() {
             "r" | "p" => Ok(row),
@@ -270,7 +291,10 @@ fn one_table<'r>(name: &str, found: &'r [Row]) -> Result<&'r Row, String> {
             )),
         },
         rows => {
-            let names: Vec<String> = rows.iter().map(title).collect();
+            let names: Vec<String> = rows
+                .iter()
+                .map(|row| format!("{}.{}", row.get::<_, String>(1), row.get::<_, String>(2)))
+                .collect();
             Err(format!(
                 "{name} is ambiguous: name one of {}",
                 names.join(", ")
@@ -279,34 +303,30 @@ fn one_table<'r>(name: &str, found: &'r [Row]) -> Result<&'r Row, String> {
     }
 }
 
-fn find<'c>(columns: &'c [Column], name: &str, title: &str) -> Result<&'c Column, String> {
+fn find_column<'c>(columns: &'c [Column], name: &str, title: &str) -> Result<&'c Column, String> {
     let found = columns.iter().find(|column| column.name == name);
-    let names = || {
-        columns
-            .iter()
-            .map(|column| column.name.as_str())
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
-    found.ok_or_else(|| format!("{title} has no column {name}: it has {}", names()))
+    found.ok_or_else(|| {
+        let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+        format!("{title} has no column {name}: it has {}", names.join(", "))
+    })
 }
 
 /// Returns the key columns for the walk: the columns that the rule names, or else the columns of
 /// the primary key.
-fn key(
+fn key_columns(
     rule: &Rule,
     columns: &[Column],
     uniques: &[(bool, Vec<String>)],
     title: &str,
 ) -> Result<Vec<KeyColumn>, String> {
-    let is_wanted = |(is_primary, names): &&(bool, Vec<String>)| {
+    let index = uniques.iter().find(|(is_primary, names)| {
         if rule.key.is_empty() {
             *is_primary
         } else {
             names.len() == rule.key.len() && names.iter().all(|name| rule.key.contains(name))
         }
-    };
-    let Some((_, names)) = uniques.iter().find(is_wanted) else {
+    });
+    let Some((_, names)) = index else {
         return Err(if rule.key.is_empty() {
             format!(
                 "{title} has no primary key: name the columns of a unique index, such as key = \"id\""
@@ -318,12 +338,13 @@ fn key(
             )
         });
     };
-    let of = |name: &String| {
-        let column = find(columns, name, title)?;
+
+    let mut key = Vec::with_capacity(names.len());
+    for name in names {
+        let column = find_column(columns, name, title)?;
         if column.name == rule.column {
             return Err(format!(
-                "{}.{name} is a key column, which a job cannot change: name another key",
-                title
+                "{title}.{name} is a key column, which a job cannot change: name another key"
             ));
         }
         if !column.is_not_null {
@@ -331,16 +352,16 @@ fn key(
                 "key column {name} of {title} can be null: ALTER TABLE .. SET NOT NULL, or another key"
             ));
         }
-        Ok(KeyColumn {
+        key.push(KeyColumn {
             name: column.name.clone(),
             type_text: column.type_text.clone(),
-        })
-    };
-    names.iter().map(of).collect()
+        });
+    }
+    Ok(key)
 }
 
 /// Returns an error if the role lacks a privilege.
-fn permitted<'n>(
+fn check_privileges<'n>(
     columns: &[Column],
     column: &Column,
     read: impl Iterator<Item = &'n str>,
@@ -353,14 +374,15 @@ fn permitted<'n>(
     }
     let mut selected: Vec<&str> = needed.iter().map(|column| column.name.as_str()).collect();
     selected.dedup();
-    let (selected, updated) = (selected.join(", "), &column.name);
     Err(format!(
-        "the role lacks a privilege: GRANT SELECT ({selected}), UPDATE ({updated}) ON {title} TO it"
+        "the role lacks a privilege: GRANT SELECT ({}), UPDATE ({}) ON {title} TO it",
+        selected.join(", "),
+        column.name
     ))
 }
 
 impl Column {
-    fn of(row: &Row) -> Self {
+    fn from_row(row: &Row) -> Self {
         Self {
             name: row.get(0),
             type_text: row.get(1),
@@ -379,7 +401,7 @@ impl Column {
         let name = &self.name;
         if self.is_generated {
             return Err(format!(
-                "{title}.{name} is computed from other columns: name the columns that it is of"
+                "{title}.{name} is computed from other columns: name those columns instead"
             ));
         }
         match self.base.as_str() {
@@ -433,7 +455,7 @@ mod tests {
         ] {
             match (column(name, base, modifier).encoding("s.t"), expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{base}"),
-                (Err(said), Err(expected)) => assert!(said.contains(expected), "{base}: {said}"),
+                (Err(error), Err(expected)) => assert!(error.contains(expected), "{base}: {error}"),
                 (found, _) => panic!("{base}: {found:?}"),
             }
         }
@@ -466,7 +488,7 @@ mod tests {
         ] {
             let text = format!("[[rule]]\ntable = 't'\ncolumn = 'ssn'\napp = 'a'\n{named}");
             let rules = Rules::from_toml(&text).expect("rules");
-            let found = key(
+            let found = key_columns(
                 rules.iter().next().expect("a rule"),
                 &columns,
                 uniques,
@@ -480,7 +502,9 @@ mod tests {
             });
             match (names, expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{named}"),
-                (Err(said), Err(expected)) => assert!(said.contains(expected), "{named}: {said}"),
+                (Err(error), Err(expected)) => {
+                    assert!(error.contains(expected), "{named}: {error}")
+                }
                 (found, _) => panic!("{named}: {found:?}"),
             }
         }
@@ -490,13 +514,13 @@ mod tests {
     fn a_missing_privilege_is_named() {
         let columns = ["ssn", "fixed", "hidden", "id"].map(|name| column(name, "text", -1));
         let check = |at: usize, read: &[&str]| {
-            permitted(&columns, &columns[at], read.iter().copied(), "s.t")
+            check_privileges(&columns, &columns[at], read.iter().copied(), "s.t")
         };
         assert_eq!(check(0, &["id"]), Ok(()));
-        let said = check(1, &["id"]).expect_err("no UPDATE");
+        let error = check(1, &["id"]).expect_err("no UPDATE");
         assert!(
-            said.contains("GRANT SELECT (fixed, id), UPDATE (fixed) ON s.t"),
-            "{said}"
+            error.contains("GRANT SELECT (fixed, id), UPDATE (fixed) ON s.t"),
+            "{error}"
         );
         assert!(check(0, &["hidden"]).is_err() && check(2, &["id"]).is_err());
     }

@@ -60,7 +60,7 @@ pub trait Engine: Sync {
 }
 
 /// Encodes envelopes as the payload of a request.
-pub(crate) fn payload<'v>(
+pub(crate) fn encode_payload<'v>(
     values: impl ExactSizeIterator<Item = &'v [u8]>,
     encoding: Encoding,
 ) -> Vec<u8> {
@@ -82,38 +82,42 @@ pub(crate) fn payload<'v>(
 ///
 /// # Errors
 /// [`EngineError::Failed`] if the response does not have `count` values of this encoding.
-pub(crate) fn values(
+pub(crate) fn decode_values(
     response: &RewrapResponse,
     count: usize,
     encoding: Encoding,
 ) -> Result<Vec<Result<Vec<u8>, String>>, EngineError> {
-    let other_shape = || {
+    parse_response(response, count, encoding).ok_or_else(|| {
         EngineError::Failed("the response does not have the structure of the request".to_owned())
-    };
+    })
+}
+
+fn parse_response(
+    response: &RewrapResponse,
+    count: usize,
+    encoding: Encoding,
+) -> Option<Vec<Result<Vec<u8>, String>>> {
     let mut codes = HashMap::new();
     for (path, code) in &response.errors {
-        codes.insert(
-            position(path)
-                .filter(|at| *at < count)
-                .ok_or_else(other_shape)?,
-            code,
-        );
+        let at = position(path).filter(|at| *at < count)?;
+        codes.insert(at, code);
     }
+
     let mut reader = TokenReader::new(&response.payload);
-    if reader.array_len().map_err(|_| other_shape())? as usize != count {
-        return Err(other_shape());
+    if reader.array_len().ok()? as usize != count {
+        return None;
     }
     let mut all = Vec::with_capacity(count);
     for at in 0..count {
-        let token = reader.token().map_err(|_| other_shape())?;
+        let token = reader.token().ok()?;
         all.push(match (codes.get(&at), encoding, token) {
             (Some(code), _, Token::Str(_) | Token::Bin(_)) => Err((*code).clone()),
             (None, Encoding::Text, Token::Str(bytes))
             | (None, Encoding::Binary, Token::Bin(bytes)) => Ok(bytes.to_vec()),
-            _ => return Err(other_shape()),
+            _ => return None,
         });
     }
-    Ok(all)
+    Some(all)
 }
 
 /// Parses the path of an element, such as `$[17]`.
@@ -126,7 +130,7 @@ mod tests {
     use super::*;
 
     fn array(texts: &[&str]) -> Vec<u8> {
-        payload(texts.iter().map(|text| text.as_bytes()), Encoding::Text)
+        encode_payload(texts.iter().map(|text| text.as_bytes()), Encoding::Text)
     }
 
     #[test]
@@ -136,7 +140,7 @@ mod tests {
             payload: array(&["a", "b", "c"]),
             errors,
         };
-        let read = values(&response, 3, Encoding::Text);
+        let read = decode_values(&response, 3, Encoding::Text);
         assert_eq!(
             read,
             Ok(vec![
@@ -145,13 +149,13 @@ mod tests {
                 Ok(b"c".to_vec())
             ])
         );
-        let bytes = payload([&b"\x01"[..]].into_iter(), Encoding::Binary);
+        let bytes = encode_payload([&b"\x01"[..]].into_iter(), Encoding::Binary);
         let response = RewrapResponse {
             payload: bytes,
             errors: Vec::new(),
         };
         assert_eq!(
-            values(&response, 1, Encoding::Binary),
+            decode_values(&response, 1, Encoding::Binary),
             Ok(vec![Ok(vec![1])])
         );
     }
@@ -179,7 +183,10 @@ mod tests {
         ] {
             let response = RewrapResponse { payload, errors };
             assert!(
-                matches!(values(&response, 2, encoding), Err(EngineError::Failed(_))),
+                matches!(
+                    decode_values(&response, 2, encoding),
+                    Err(EngineError::Failed(_))
+                ),
                 "{response:?}"
             );
         }

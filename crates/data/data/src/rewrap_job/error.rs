@@ -18,7 +18,9 @@ pub enum RewrapError {
     #[error(transparent)]
     Database(#[from] JobError),
     /// The database rejected a statement on a table.
-    #[error("{table}: {error}; run the command again to go on: values that are done are skipped")]
+    #[error(
+        "{table}: {error}; run the command again to continue: values that are done are skipped"
+    )]
     Table {
         /// Schema and table.
         table: String,
@@ -26,6 +28,6 @@ pub enum RewrapError {
         error: JobError,
     },
     /// The engine rejected a request or is unreachable.
-    #[error("engine: {0}; run the command again to go on: values that are done are skipped")]
+    #[error("engine: {0}; run the command again to continue: values that are done are skipped")]
     Engine(String),
 }

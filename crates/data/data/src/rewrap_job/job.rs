@@ -62,18 +62,22 @@ impl RewrapJob {
             .batch_execute(set)
             .await
             .map_err(|error| endpoint.error(&error))?;
+
         endpoint.reject_unknown_encoding(&client).await?;
         reject_privileged_writer(&client, &endpoint).await?;
         let catalog = Catalog {
             client: &client,
             endpoint: &endpoint,
         };
-        let (mut targets, mut warnings): (Vec<Target>, _) = (Vec::new(), Vec::new());
+
+        let mut targets: Vec<Target> = Vec::new();
+        let mut warnings = Vec::new();
         for (at, rule) in self.rules.iter().enumerate() {
-            let target = catalog.target(at + 1, rule, &mut warnings).await?;
-            let same =
-                |other: &Target| other.title() == target.title() && other.column == target.column;
-            if let Some(earlier) = targets.iter().position(same) {
+            let target = catalog.find_target(at + 1, rule, &mut warnings).await?;
+            let earlier = targets
+                .iter()
+                .position(|other| other.title() == target.title() && other.column == target.column);
+            if let Some(earlier) = earlier {
                 let what = format!(
                     "names the column of rule {}: a column has one app and context",
                     earlier + 1
@@ -111,12 +115,12 @@ impl PreparedJob {
         engine: &E,
         progress: &Progress,
     ) -> Result<Report, RewrapError> {
-        let began = Instant::now();
+        let started = Instant::now();
         let mut rules = Vec::with_capacity(self.targets.len());
         for target in &self.targets {
-            rules.push(self.column(target, engine, progress).await?);
+            rules.push(self.rewrap_column(target, engine, progress).await?);
         }
-        let elapsed_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         Ok(Report {
             dry_run: self.dry_run,
             elapsed_ms,
@@ -126,7 +130,7 @@ impl PreparedJob {
     }
 
     /// Walks one column until a pass changes nothing.
-    async fn column<E: Engine>(
+    async fn rewrap_column<E: Engine>(
         &self,
         target: &Target,
         engine: &E,
@@ -154,10 +158,10 @@ impl PreparedJob {
             dry_run: self.dry_run,
             report,
             standings: KeyStandings::default(),
-            lagging: 0,
+            outdated: 0,
         };
         loop {
-            let pass = walk.pass().await?;
+            let pass = walk.run_pass().await?;
             let is_complete = pass.rewrapped == 0 && pass.contended == 0;
             if is_complete || walk.report.passes == PASSES_MAX {
                 walk.report.complete = is_complete && !self.dry_run;

@@ -11,7 +11,9 @@ use tokio_postgres::{Client, Row, Statement};
 
 use crate::rewrap_job::catalog::Target;
 use crate::rewrap_job::classify::{ValueClass, classify};
-use crate::rewrap_job::engine::{Encoding, Engine, EngineError, RewrapRequest, payload, values};
+use crate::rewrap_job::engine::{
+    Encoding, Engine, EngineError, RewrapRequest, decode_values, encode_payload,
+};
 use crate::rewrap_job::error::RewrapError;
 use crate::rewrap_job::report::{KeyStandings, LeftReason, Progress, RuleReport};
 use crate::rewrap_job::statements::{read_page, write_page};
@@ -34,7 +36,7 @@ pub(crate) struct ColumnWalk<'j, E> {
     pub(crate) report: RuleReport,
     pub(crate) standings: KeyStandings,
     /// Number of values in the page that an engine sealed to a key version known to be old.
-    pub(crate) lagging: u64,
+    pub(crate) outdated: u64,
 }
 
 /// Counts of a pass that determine whether another pass follows.
@@ -64,11 +66,11 @@ type Outcome = Result<Vec<u8>, LeftReason>;
 
 impl<E: Engine> ColumnWalk<'_, E> {
     /// Walks the whole table once.
-    pub(crate) async fn pass(&mut self) -> Result<PassResult, RewrapError> {
-        self.report.begin_pass();
-        self.standings.begin_pass();
+    pub(crate) async fn run_pass(&mut self) -> Result<PassResult, RewrapError> {
+        self.report.start_pass();
+        self.standings.start_pass();
         self.progress
-            .begin_pass(self.report.passes, self.target.rows_estimated);
+            .start_pass(self.report.passes, self.target.rows_estimated);
         let first = self
             .prepare(&read_page(self.target, self.page_rows, true))
             .await?;
@@ -76,9 +78,11 @@ impl<E: Engine> ColumnWalk<'_, E> {
             .prepare(&read_page(self.target, self.page_rows, false))
             .await?;
         let write = self.prepare(&write_page(self.target)).await?;
-        let (mut result, mut last): (_, Option<Vec<String>>) = (PassResult::default(), None);
+
+        let mut result = PassResult::default();
+        let mut last: Option<Vec<String>> = None;
         loop {
-            let began = Instant::now();
+            let started = Instant::now();
             let rows = match &last {
                 None => self.query(&first, &[]).await?,
                 Some(key) => self.query(&next, key).await?,
@@ -87,17 +91,18 @@ impl<E: Engine> ColumnWalk<'_, E> {
                 return Ok(result);
             };
             last = Some(self.key(row));
+
             let envelopes = self.classify(&rows);
             let sent = envelopes.len() as u64;
             let changes = self.rewrap(envelopes).await?;
-            let wanted = changes.old.len() as u64 + std::mem::take(&mut self.lagging);
+            let wanted = changes.old.len() as u64 + std::mem::take(&mut self.outdated);
             let written = self.write(&write, changes).await?;
             result.rewrapped += written;
             result.contended += wanted - written;
             self.report.rewrapped += written;
             self.report.contended += wanted - written;
             self.progress.add(rows.len() as u64, written);
-            tokio::time::sleep(pause(sent, self.rate, began.elapsed())).await;
+            tokio::time::sleep(pause_for_rate(sent, self.rate, started.elapsed())).await;
         }
     }
 
@@ -118,16 +123,16 @@ impl<E: Engine> ColumnWalk<'_, E> {
                     continue;
                 }
                 ValueClass::Left(reason) => {
-                    self.report.leave(&self.key(row), reason);
+                    self.report.add_left(&self.key(row), reason);
                     continue;
                 }
                 ValueClass::Envelope { key, suite } => (key, suite),
             };
             self.standings.count(key_id, suite);
-            let is_asked = self.dry_run
+            let is_learned = self.dry_run
                 && (self.standings.is_known(key_id)
                     || envelopes.iter().any(|other| other.key_id == key_id));
-            if self.standings.is_newest(key_id) || is_asked {
+            if self.standings.is_newest(key_id) || is_learned {
                 continue;
             }
             match self.context(row) {
@@ -137,7 +142,7 @@ impl<E: Engine> ColumnWalk<'_, E> {
                     key_id,
                     context,
                 }),
-                None => self.report.leave(&self.key(row), LeftReason::NoContext),
+                None => self.report.add_left(&self.key(row), LeftReason::NoContext),
             }
         }
         envelopes
@@ -147,19 +152,20 @@ impl<E: Engine> ColumnWalk<'_, E> {
     /// write.
     async fn rewrap(&mut self, envelopes: Vec<Envelope>) -> Result<Changes, RewrapError> {
         let mut queues = [const { Vec::new() }; 4];
-        for (at, positions) in requests(&envelopes).into_iter().enumerate() {
+        for (at, positions) in divide_requests(&envelopes).into_iter().enumerate() {
             queues[at % 4].push(positions);
         }
-        let [a, b, c, d] = queues.map(|queue| self.requests_in_turn(&envelopes, queue));
+        let [a, b, c, d] = queues.map(|queue| self.send_requests(&envelopes, queue));
         let (a, b, c, d) = tokio::try_join!(a, b, c, d)?;
         let mut outcomes = [a, b, c, d].concat();
         outcomes.sort_by_key(|(at, _)| *at);
+
         let mut changes = Changes {
             keys: vec![Vec::new(); self.target.key.len()],
             ..Changes::default()
         };
         for ((_, outcome), envelope) in outcomes.into_iter().zip(envelopes) {
-            match outcome.and_then(|new| self.checked(envelope.key_id, new)) {
+            match outcome.and_then(|new| self.check_new_value(envelope.key_id, new)) {
                 Ok(None) => {}
                 Ok(Some(new)) => {
                     changes
@@ -170,7 +176,7 @@ impl<E: Engine> ColumnWalk<'_, E> {
                     changes.old.push(envelope.value);
                     changes.new.push(new);
                 }
-                Err(reason) => self.report.leave(&envelope.key, reason),
+                Err(reason) => self.report.add_left(&envelope.key, reason),
             }
         }
         Ok(changes)
@@ -178,13 +184,13 @@ impl<E: Engine> ColumnWalk<'_, E> {
 
     /// Checks a value from the engine. Returns `None` if the key version is unchanged, because a
     /// value that is already under the newest key is not written.
-    fn checked(&mut self, old: KeyId, new: Vec<u8>) -> Result<Option<Vec<u8>>, LeftReason> {
+    fn check_new_value(&mut self, old: KeyId, new: Vec<u8>) -> Result<Option<Vec<u8>>, LeftReason> {
         let ValueClass::Envelope { key, suite } = classify(&new, self.target.encoding) else {
             return Err(LeftReason::Malformed);
         };
         let is_current = self.standings.learn(old, key, suite);
         if key == old || self.dry_run {
-            self.lagging += u64::from(!is_current && !self.dry_run);
+            self.outdated += u64::from(!is_current && !self.dry_run);
             return Ok(None);
         }
         // Envelopes are ASCII.
@@ -195,32 +201,33 @@ impl<E: Engine> ColumnWalk<'_, E> {
     }
 
     /// Sends several requests, one after the other. Returns the outcomes of all their envelopes.
-    async fn requests_in_turn(
+    async fn send_requests(
         &self,
         all: &[Envelope],
         requests: Vec<Vec<usize>>,
     ) -> Result<Vec<(usize, Outcome)>, RewrapError> {
         let mut outcomes = Vec::new();
         for positions in requests {
-            outcomes.extend(self.request(all, positions).await?);
+            outcomes.extend(self.send_request(all, positions).await?);
         }
         Ok(outcomes)
     }
 
     /// Sends some envelopes, and divides them in halves if the engine rejects them as too many.
     /// Returns the outcome of each envelope.
-    async fn request(
+    async fn send_request(
         &self,
         all: &[Envelope],
         positions: Vec<usize>,
     ) -> Result<Vec<(usize, Outcome)>, RewrapError> {
         let encoding = self.target.encoding;
-        let (mut waiting, mut outcomes) = (vec![positions], Vec::new());
+        let mut waiting = vec![positions];
+        let mut outcomes = Vec::new();
         while let Some(positions) = waiting.pop() {
             let Some(first) = positions.first() else {
                 continue;
             };
-            let payload = payload(
+            let payload = encode_payload(
                 positions.iter().map(|at| all[*at].value.as_slice()),
                 encoding,
             );
@@ -232,7 +239,7 @@ impl<E: Engine> ColumnWalk<'_, E> {
                 payload: &payload,
             };
             let read = match self.engine.rewrap(request).await {
-                Ok(response) => values(&response, positions.len(), encoding),
+                Ok(response) => decode_values(&response, positions.len(), encoding),
                 Err(error) => Err(error),
             };
             match read {
@@ -261,20 +268,14 @@ impl<E: Engine> ColumnWalk<'_, E> {
         if changes.old.is_empty() {
             return Ok(0);
         }
-        let text = |values: Vec<Vec<u8>>| -> Vec<String> {
-            values
-                .into_iter()
-                .map(|value| String::from_utf8(value).expect("an envelope is ASCII"))
-                .collect()
-        };
         let mut parameters: Vec<Box<dyn ToSql + Sync + Send>> = Vec::new();
         for column in changes.keys {
             parameters.push(Box::new(column));
         }
         match self.target.encoding {
             Encoding::Text => {
-                parameters.push(Box::new(text(changes.old)));
-                parameters.push(Box::new(text(changes.new)));
+                parameters.push(Box::new(envelope_texts(changes.old)));
+                parameters.push(Box::new(envelope_texts(changes.new)));
             }
             Encoding::Binary => {
                 parameters.push(Box::new(changes.old));
@@ -286,7 +287,7 @@ impl<E: Engine> ColumnWalk<'_, E> {
         self.client
             .execute(statement, &parameters)
             .await
-            .map_err(|error| self.failed(&error))
+            .map_err(|error| self.table_error(&error))
     }
 
     fn key(&self, row: &Row) -> Vec<String> {
@@ -312,7 +313,7 @@ impl<E: Engine> ColumnWalk<'_, E> {
         self.client
             .prepare(sql)
             .await
-            .map_err(|error| self.failed(&error))
+            .map_err(|error| self.table_error(&error))
     }
 
     async fn query(&self, statement: &Statement, key: &[String]) -> Result<Vec<Row>, RewrapError> {
@@ -320,10 +321,10 @@ impl<E: Engine> ColumnWalk<'_, E> {
         self.client
             .query(statement, &key)
             .await
-            .map_err(|error| self.failed(&error))
+            .map_err(|error| self.table_error(&error))
     }
 
-    fn failed(&self, error: &tokio_postgres::Error) -> RewrapError {
+    fn table_error(&self, error: &tokio_postgres::Error) -> RewrapError {
         RewrapError::Table {
             table: self.target.title(),
             error: self.endpoint.error(error),
@@ -331,9 +332,16 @@ impl<E: Engine> ColumnWalk<'_, E> {
     }
 }
 
+fn envelope_texts(values: Vec<Vec<u8>>) -> Vec<String> {
+    values
+        .into_iter()
+        .map(|value| String::from_utf8(value).expect("an envelope is ASCII"))
+        .collect()
+}
+
 /// Divides envelopes into requests, by context and by size. Returns the positions of each request's
 /// envelopes.
-fn requests(envelopes: &[Envelope]) -> Vec<Vec<usize>> {
+fn divide_requests(envelopes: &[Envelope]) -> Vec<Vec<usize>> {
     let mut by_context: BTreeMap<&[u8], Vec<(usize, Vec<usize>)>> = BTreeMap::new();
     for (at, envelope) in envelopes.iter().enumerate() {
         let requests = by_context.entry(&envelope.context).or_default();
@@ -354,7 +362,7 @@ fn requests(envelopes: &[Envelope]) -> Vec<Vec<usize>> {
 }
 
 /// Returns the pause after a page, so that its rewrapped values stay within the rate.
-fn pause(values: u64, rate: u64, elapsed: Duration) -> Duration {
+fn pause_for_rate(values: u64, rate: u64, elapsed: Duration) -> Duration {
     let micros = values
         .saturating_mul(1_000_000)
         .checked_div(rate)
@@ -367,7 +375,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_makes_up_for_what_a_page_was_too_fast() {
+    fn pauses_keep_pages_within_the_rate() {
         let ms = Duration::from_millis;
         for (values, rate, elapsed, expected) in [
             (500, 0, ms(1), ms(0)),
@@ -377,7 +385,11 @@ mod tests {
             (0, 1_000, ms(0), ms(0)),
             (1, 1, ms(0), ms(1_000)),
         ] {
-            assert_eq!(pause(values, rate, elapsed), expected, "{values} at {rate}");
+            assert_eq!(
+                pause_for_rate(values, rate, elapsed),
+                expected,
+                "{values} at {rate}"
+            );
         }
     }
 
@@ -389,16 +401,16 @@ mod tests {
             key_id: KeyId::from_bytes([1; 5]),
             context: context.as_bytes().to_vec(),
         };
-        assert!(requests(&[]).is_empty());
+        assert!(divide_requests(&[]).is_empty());
         let same = [envelope("", 9), envelope("", 9), envelope("", 9)];
-        assert_eq!(requests(&same), [[0, 1, 2]]);
+        assert_eq!(divide_requests(&same), [[0, 1, 2]]);
         let mixed = [envelope("b", 9), envelope("a", 9), envelope("b", 9)];
-        assert_eq!(requests(&mixed), [vec![1], vec![0, 2]]);
+        assert_eq!(divide_requests(&mixed), [vec![1], vec![0, 2]]);
         let large = [
             envelope("", REQUEST_BYTES_MAX + 1),
             envelope("", REQUEST_BYTES_MAX),
             envelope("", 1),
         ];
-        assert_eq!(requests(&large), [[0], [1], [2]]);
+        assert_eq!(divide_requests(&large), [[0], [1], [2]]);
     }
 }

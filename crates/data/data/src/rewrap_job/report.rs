@@ -59,12 +59,12 @@ impl LeftReason {
             Self::CannotOpen => {
                 "does not open: another app or context, a disabled key, or altered bytes"
             }
-            Self::Malformed => "begins like an envelope and is none",
+            Self::Malformed => "begins like an envelope, but is not a valid envelope",
             Self::Apart => {
                 "its encapsulation is stored elsewhere: rewrap the document with `sealwire rewrap FILE`"
             }
             Self::Evervault => {
-                "an Evervault value, which names no key: rewrap it with `sealwire rewrap FILE`"
+                "an Evervault value, which does not name its key: rewrap it with `sealwire rewrap FILE`"
             }
             Self::Inside => {
                 "an envelope is inside the value, as in a document: rewrap it with `sealwire rewrap FILE`"
@@ -145,7 +145,7 @@ impl RuleReport {
     }
 
     /// Starts a pass: resets the counts of the last pass.
-    pub(crate) fn begin_pass(&mut self) {
+    pub(crate) fn start_pass(&mut self) {
         let Self {
             table,
             column,
@@ -166,7 +166,7 @@ impl RuleReport {
         };
     }
 
-    pub(crate) fn leave(&mut self, key: &[String], reason: LeftReason) {
+    pub(crate) fn add_left(&mut self, key: &[String], reason: LeftReason) {
         *self.left.entry(reason).or_default() += 1;
         if self.left_values.len() < LEFT_LISTED_MAX {
             self.left_values.push(LeftValue {
@@ -204,7 +204,7 @@ pub(crate) struct KeyStandings {
 impl KeyStandings {
     /// Starts a pass. The newest key versions are learned again, because an app can be rotated
     /// between passes.
-    pub(crate) fn begin_pass(&mut self) {
+    pub(crate) fn start_pass(&mut self) {
         self.newest.clear();
         self.counts.clear();
     }
@@ -240,17 +240,16 @@ impl KeyStandings {
     }
 
     pub(crate) fn counts(&self) -> Vec<KeyCount> {
-        let count = |(id, (suite, values)): (&[u8; 5], &(Suite, u64))| {
+        let counts = self.counts.iter().map(|(id, (suite, values))| {
             let key = KeyId::from_bytes(*id);
-            let newest = self.seen.get(&key).copied();
             KeyCount {
                 key_id: key.to_string(),
                 suite: suite.byte(),
                 values: *values,
-                newest,
+                newest: self.seen.get(&key).copied(),
             }
-        };
-        self.counts.iter().map(count).collect()
+        });
+        counts.collect()
     }
 }
 
@@ -284,7 +283,7 @@ impl Progress {
         self.pass.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn begin_pass(&self, pass: u64, rows_expected: u64) {
+    pub(crate) fn start_pass(&self, pass: u64, rows_expected: u64) {
         self.rows.store(0, Ordering::Relaxed);
         self.rows_expected.store(rows_expected, Ordering::Relaxed);
         self.pass.store(pass, Ordering::Relaxed);
@@ -305,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn standings_follow_what_the_engine_seals_to() {
+    fn key_standings_follow_the_keys_that_the_engine_uses() {
         let learn = |standings: &mut KeyStandings, old, new| {
             standings.learn(key(old), key(new), Suite::P256)
         };
@@ -329,7 +328,7 @@ mod tests {
             .map(|count| (count.values, count.newest))
             .collect();
         assert_eq!(counts, [(1, Some(false)), (2, Some(true))]);
-        standings.begin_pass();
+        standings.start_pass();
         assert!(!standings.is_newest(key(3)) && standings.counts().is_empty());
         // Another engine still seals to the key before.
         assert!(!learn(&mut standings, 2, 2) && !learn(&mut standings, 1, 2));
@@ -345,9 +344,9 @@ mod tests {
             passes: 1,
             ..RuleReport::default()
         };
-        report.leave(&["a".to_owned(), "7".to_owned()], LeftReason::CannotOpen);
+        report.add_left(&["a".to_owned(), "7".to_owned()], LeftReason::CannotOpen);
         assert_eq!(report.left_values[0].key, "a,7");
-        report.begin_pass();
+        report.start_pass();
         let expected = RuleReport {
             rewrapped: 3,
             contended: 1,
@@ -356,7 +355,7 @@ mod tests {
         };
         assert_eq!(report, expected);
         for row in 0..2 * LEFT_LISTED_MAX {
-            report.leave(&[row.to_string()], LeftReason::Malformed);
+            report.add_left(&[row.to_string()], LeftReason::Malformed);
         }
         assert_eq!(
             (report.left_count(), report.left_values.len()),

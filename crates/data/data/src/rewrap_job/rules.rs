@@ -146,21 +146,27 @@ impl RulesError {
 }
 
 fn rule(text: &str, entry: Spanned<RuleEntry>) -> Result<Rule, RulesError> {
-    let rule = entry.span();
+    let start = entry.span().start;
     let entry = entry.into_inner();
-    let required = |value: Option<Spanned<String>>, example: &str| {
-        let span = value.as_ref().map_or(rule.clone(), Spanned::span);
-        let value = value
-            .map(Spanned::into_inner)
-            .filter(|value| !value.is_empty() && !value.contains('\0'));
-        value.ok_or_else(|| RulesError::at(text, span.start, format!("a rule names {example}")))
-    };
-    let table = required(entry.table, "its table, such as table = \"shop.customers\"")?;
-    let column = required(entry.column, "its column, such as column = \"ssn\"")?;
+    let table = required(
+        text,
+        start,
+        entry.table,
+        "its table, such as table = \"shop.customers\"",
+    )?;
+    let column = required(
+        text,
+        start,
+        entry.column,
+        "its column, such as column = \"ssn\"",
+    )?;
     let app = required(
+        text,
+        start,
         entry.app,
         "the app whose keys encrypt the column, such as app = \"shop\"",
     )?;
+
     let context = match entry.context {
         None => ContextTemplate::default(),
         Some(context) => ContextTemplate::parse(context.get_ref())
@@ -172,7 +178,7 @@ fn rule(text: &str, entry: Spanned<RuleEntry>) -> Result<Rule, RulesError> {
     if key.contains(&column) || context.columns().any(|name| name == column) {
         let message =
             "the column of a rule is neither its key nor its context, because the job changes it";
-        return Err(RulesError::at(text, rule.start, message.to_owned()));
+        return Err(RulesError::at(text, start, message.to_owned()));
     }
     Ok(Rule {
         table,
@@ -181,6 +187,23 @@ fn rule(text: &str, entry: Spanned<RuleEntry>) -> Result<Rule, RulesError> {
         key,
         context,
     })
+}
+
+/// Returns a value that every rule must have. `rule_start` is the position of the rule, for the
+/// error if the value is missing.
+fn required(
+    text: &str,
+    rule_start: usize,
+    value: Option<Spanned<String>>,
+    example: &str,
+) -> Result<String, RulesError> {
+    let start = value
+        .as_ref()
+        .map_or(rule_start, |value| value.span().start);
+    value
+        .map(Spanned::into_inner)
+        .filter(|value| !value.is_empty() && !value.contains('\0'))
+        .ok_or_else(|| RulesError::at(text, start, format!("a rule names {example}")))
 }
 
 fn key_columns(
@@ -212,20 +235,18 @@ impl ContextTemplate {
         if text.len() > CONTEXT_BYTES_MAX {
             return Err(format!("a context has at most {CONTEXT_BYTES_MAX} bytes"));
         }
-        let (mut parts, mut constant) = (Vec::new(), String::new());
+        let mut parts = Vec::new();
+        let mut constant = String::new();
         let mut rest = text;
         while let Some(at) = rest.find(['{', '}']) {
             constant.push_str(&rest[..at]);
-            let (brace, behind) = rest[at..].split_at(1);
-            if let Some(behind) = behind.strip_prefix(brace) {
+            let (brace, after) = rest[at..].split_at(1);
+            if let Some(after) = after.strip_prefix(brace) {
                 constant.push_str(brace);
-                rest = behind;
+                rest = after;
                 continue;
             }
-            let (name, behind) = behind
-                .split_once('}')
-                .filter(|_| brace == "{")
-                .ok_or(FORM)?;
+            let (name, after) = after.split_once('}').filter(|_| brace == "{").ok_or(FORM)?;
             if name.is_empty() || name.contains('{') {
                 return Err(FORM.to_owned());
             }
@@ -233,7 +254,7 @@ impl ContextTemplate {
                 parts.push(ContextPart::Constant(std::mem::take(&mut constant)));
             }
             parts.push(ContextPart::Column(name.to_owned()));
-            rest = behind;
+            rest = after;
         }
         constant.push_str(rest);
         if !constant.is_empty() {
@@ -256,7 +277,8 @@ impl ContextTemplate {
         &self,
         values: impl IntoIterator<Item = Option<&'v str>>,
     ) -> Option<String> {
-        let (mut values, mut context) = (values.into_iter(), String::new());
+        let mut values = values.into_iter();
+        let mut context = String::new();
         for part in &self.parts {
             match part {
                 ContextPart::Constant(text) => context.push_str(text),
@@ -302,7 +324,7 @@ mod tests {
                 .collect::<Vec<_>>()
                 .join("\n")
         };
-        for (text, line, says) in [
+        for (text, line, expected) in [
             (String::new(), 1, "[[rule]]"),
             (without("table"), 1, "table = \"shop.customers\""),
             (without("column"), 1, "column = \"ssn\""),
@@ -334,7 +356,7 @@ mod tests {
         ] {
             let error = Rules::from_toml(&text).expect_err(&text);
             assert!(
-                error.line == line && error.message.contains(says),
+                error.line == line && error.message.contains(expected),
                 "{text:.200}: {error}"
             );
         }

@@ -14,7 +14,7 @@ pub(crate) fn read_page(target: &Target, rows_max: u64, is_first: bool) -> Strin
     let key = target
         .key
         .iter()
-        .map(|column| own(&column.name))
+        .map(|column| qualified(&column.name))
         .collect::<Vec<_>>()
         .join(", ");
     let mut selected: Vec<String> = target
@@ -24,7 +24,7 @@ pub(crate) fn read_page(target: &Target, rows_max: u64, is_first: bool) -> Strin
         .collect();
     selected.push(match target.encoding {
         Encoding::Text => as_text(&target.column),
-        Encoding::Binary => format!("{}::bytea", own(&target.column)),
+        Encoding::Binary => format!("{}::bytea", qualified(&target.column)),
     });
     selected.extend(target.context.columns().map(as_text));
     let mut sql = format!(
@@ -72,23 +72,6 @@ pub(crate) fn write_page(target: &Target) -> String {
         .map(|at| format!("${at}::text[]"))
         .collect::<Vec<_>>()
         .join(", ");
-    let matches = |alias: &str| {
-        let one = |(at, column): (usize, &crate::rewrap_job::catalog::KeyColumn)| {
-            format!(
-                "t.{} = {alias}.k{}::{}",
-                quoted(&column.name),
-                at + 1,
-                column.type_text
-            )
-        };
-        target
-            .key
-            .iter()
-            .enumerate()
-            .map(one)
-            .collect::<Vec<_>>()
-            .join(" AND ")
-    };
     let from = target.source();
     format!(
         "WITH v AS MATERIALIZED (SELECT * FROM unnest({parameters}, ${}::{array}, ${}::{array}) AS v ({names}, old, new)), \
@@ -97,17 +80,35 @@ pub(crate) fn write_page(target: &Target) -> String {
          UPDATE {from} AS t SET {column} = free.new FROM free WHERE {} AND {current} = free.old",
         keys + 1,
         keys + 2,
-        matches("v"),
-        matches("free"),
+        key_matches(target, "v"),
+        key_matches(target, "free"),
     )
 }
 
-fn own(column: &str) -> String {
+/// Returns the condition that a row of the table has the key of a row of `alias`.
+fn key_matches(target: &Target, alias: &str) -> String {
+    target
+        .key
+        .iter()
+        .enumerate()
+        .map(|(at, column)| {
+            format!(
+                "t.{} = {alias}.k{}::{}",
+                quoted(&column.name),
+                at + 1,
+                column.type_text
+            )
+        })
+        .collect::<Vec<_>>()
+        .join(" AND ")
+}
+
+fn qualified(column: &str) -> String {
     format!("t.{}", quoted(column))
 }
 
 fn as_text(column: &str) -> String {
-    format!("{}::text", own(column))
+    format!("{}::text", qualified(column))
 }
 
 #[cfg(test)]

@@ -77,7 +77,8 @@ impl Local {
         let selection = Arc::clone(self.masks.rules().selection());
         let mut walk =
             sealwire_payload::Walk::new(selection, sealwire_payload::Containers::Descend, limits);
-        let (mut out, mut text) = (Vec::new(), Vec::new());
+        let mut out = Vec::new();
+        let mut text = Vec::new();
         let mut masking = sealwire_mask::Masking::new(&self.masks);
         walk.advance(
             &input,
@@ -121,7 +122,7 @@ impl Engine for Local {
         if let Some(stall) = self
             .stall
             .as_ref()
-            .filter(|stall| stall.progress.moment().records > 0)
+            .filter(|stall| stall.progress.snapshot().records > 0)
         {
             let resumed = stall
                 .has_resumed
@@ -143,7 +144,7 @@ impl Engine for Local {
 
 /// Waits until a job has masked a record.
 pub(crate) async fn some_records(progress: &Progress) {
-    while progress.moment().records == 0 {
+    while progress.snapshot().records == 0 {
         tokio::task::yield_now().await;
     }
 }

@@ -101,7 +101,8 @@ fn evaluate(schema: &str, labels: &str, recall_min: f64, precision_min: f64) {
         labels.difference(&known)
     );
     let right = labels.intersection(&found).count() as f64;
-    let (recall, precision) = (right / labels.len() as f64, right / found.len() as f64);
+    let recall = right / labels.len() as f64;
+    let precision = right / found.len() as f64;
     let figures = format!(
         "of {} labels, recall {recall:.3}, precision {precision:.3}; missed {:?}; wrong {:?}",
         labels.len(),
@@ -246,7 +247,7 @@ fn file(name: &str, text: &str) -> Result<Discovery, JobError> {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join(name);
     std::fs::write(&path, text).expect("writes");
-    let format = FileFormat::of_name(name).expect("a format");
+    let format = FileFormat::from_name(name).expect("a format");
     let found = discover_file(
         &Input::File(path),
         format,

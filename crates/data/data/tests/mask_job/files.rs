@@ -66,7 +66,8 @@ impl Run {
         rules: &Arc<Rules>,
         format: FileFormat,
     ) -> Result<(Vec<u8>, Report), JobError> {
-        let (input, output) = (self.path("in"), self.path("out"));
+        let input = self.path("in");
+        let output = self.path("out");
         fs::write(&input, text).expect("writes");
         let report = self.run(&self.job(&input, &output, format), rules, Local::new(rules))?;
         let bytes = fs::read(&output).expect("the output");
@@ -369,7 +370,7 @@ fn rules_that_fit_no_csv_are_refused() {
     assert!(refused(b"a\n1\n", path, CSV).contains("rule 1 names a path ($.a): CSV has columns"));
     assert!(
         refused(b"a,b\n1,2\n", SECRET, CSV)
-            .contains("rule 1 names column secret, and there is none: there are a, b")
+            .contains("rule 1 names column secret, which does not exist: the columns are a, b")
     );
 }
 
@@ -423,7 +424,7 @@ fn errors_of_csv_name_the_option_that_helps() {
         ("a.gz", None),
         ("a.ndjson.gz", Some(FileFormat::Ndjson)),
     ] {
-        assert_eq!(FileFormat::of_name(name), expected, "{name}");
+        assert_eq!(FileFormat::from_name(name), expected, "{name}");
     }
 }
 
@@ -431,7 +432,8 @@ fn errors_of_csv_name_the_option_that_helps() {
 fn the_output_is_whole_or_not_there() {
     let rules = rules(SECRET);
     let mut run = Run::new(small(64));
-    let (input, output) = (run.path("in"), run.path("out"));
+    let input = run.path("in");
+    let output = run.path("out");
     let text = "{\"secret\":\"a\"}\n".repeat(1_000);
     fs::write(&input, &text).expect("writes");
     let job = run.job(&input, &output, FileFormat::Ndjson);
@@ -543,7 +545,8 @@ fn an_output_replaces_regular_files_only() {
 fn a_file_that_becomes_shorter_is_an_error() {
     let rules = rules(SECRET);
     let run = Run::new(small(64));
-    let (input, output) = (run.path("in"), run.path("out"));
+    let input = run.path("in");
+    let output = run.path("out");
     fs::write(&input, "{\"secret\":\"a\"}\n".repeat(10_000)).expect("writes");
     let progress = Arc::new(Progress::default());
     let engine = Local::stalling(&rules, &progress);
@@ -618,7 +621,8 @@ fn rules_that_match_nothing_are_errors_unless_allowed() {
             (&array, by_element.as_str(), FileFormat::Json),
         ] {
             let run = Run::new(small(16));
-            let (input, output) = (run.path("in"), run.path("out"));
+            let input = run.path("in");
+            let output = run.path("out");
             fs::write(&input, text).expect("writes");
             let rules = rules(&format!(
                 "unknown = \"keep\"\n[[rule]]\n{target}\nmask = \"redact\"\n"
@@ -662,7 +666,8 @@ fn rules_that_match_nothing_are_errors_unless_allowed() {
 fn dropping_the_job_leaves_nothing() {
     let rules = rules(SECRET);
     let run = Run::new(small(64));
-    let (input, output) = (run.path("in"), run.path("out"));
+    let input = run.path("in");
+    let output = run.path("out");
     fs::write(&input, "{\"secret\":\"a\"}\n".repeat(10_000)).expect("writes");
     let job = run.job(&input, &output, FileFormat::Ndjson);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -735,10 +740,8 @@ fn reports_show_no_keys_of_maps() {
         "{rows:?}"
     );
     let folder = tempfile::tempdir().expect("a folder");
-    let (original, output) = (
-        folder.path().join("in.ndjson"),
-        folder.path().join("out.ndjson"),
-    );
+    let original = folder.path().join("in.ndjson");
+    let output = folder.path().join("out.ndjson");
     fs::write(&original, &text).expect("writes");
     fs::write(&output, &masked).expect("writes");
     let leak = verify_files(
@@ -788,7 +791,8 @@ fn the_leak_check_finds_a_rule_that_was_left_out() {
             .expect("masks");
         fs::write(run.path("target"), bytes).expect("writes");
         let leak = LeakLimits { values_max };
-        let (source, target) = (run.path("in"), run.path("target"));
+        let source = run.path("in");
+        let target = run.path("target");
         verify_files(
             &Input::File(source.clone()),
             &Input::File(target.clone()),
@@ -859,7 +863,9 @@ fn the_leak_check_looks_into_keys_arrays_and_texts() {
             .mask(source.as_bytes(), &rules(by), FileFormat::Ndjson)
             .expect("masks");
         fs::write(run.path("target"), bytes).expect("writes");
-        let (source, target, leak) = (run.path("in"), run.path("target"), LeakLimits::default());
+        let source = run.path("in");
+        let target = run.path("target");
+        let leak = LeakLimits::default();
         let report = verify_files(
             &Input::File(source.clone()),
             &Input::File(target.clone()),
@@ -1007,7 +1013,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn what_is_not_masked_is_not_changed(
+    fn file_masking_keeps_unmasked_bytes(
         lines in proptest::collection::vec(line(), 0..12),
         chunk_bytes in 1_usize..400,
     ) {
@@ -1028,7 +1034,8 @@ proptest! {
         let engine = Local::new(&rules);
         // Documents that the engine rejects, because a function does not fit a value, are checked
         // separately.
-        let (mut text, mut expected) = (String::new(), String::new());
+        let mut text = String::new();
+        let mut expected = String::new();
         for document in documents {
             let line = document.to_string();
             match engine.document(&line) {

@@ -46,7 +46,7 @@ fn run(name: &str, input: &[u8], in_flight_bytes_max: usize) -> (Report, usize) 
     let job = FileJob {
         input: Input::File(path),
         output: Output::Nowhere,
-        format: FileFormat::of_name(name).expect("a format"),
+        format: FileFormat::from_name(name).expect("a format"),
         limits: Limits {
             workers: 8,
             in_flight_bytes_max,
@@ -124,7 +124,7 @@ fn records_and_headers_of_many_values_are_rejected() {
         let job = FileJob {
             input: Input::File(path),
             output: Output::Nowhere,
-            format: FileFormat::of_name(name).expect("a format"),
+            format: FileFormat::from_name(name).expect("a format"),
             limits: Limits::default(),
             allow_unmatched: true,
         };

@@ -83,7 +83,7 @@ impl Run {
                 path: self.path("out.parquet"),
                 replace: true,
             },
-            format: FileFormat::of_name("in.parquet").expect("a format"),
+            format: FileFormat::from_name("in.parquet").expect("a format"),
             limits: self.limits,
             allow_unmatched: true,
         };
@@ -297,7 +297,7 @@ fn contains(file: &[u8], what: &[u8]) -> bool {
 }
 
 #[test]
-fn no_original_is_in_any_byte_of_the_output() {
+fn parquet_output_contains_no_original_bytes() {
     let plain = settings().set_dictionary_enabled(false);
     for (name, properties) in [
         (
@@ -383,7 +383,7 @@ fn bounding_boxes_go_from_each_place() {
 }
 
 #[test]
-fn all_that_is_not_masked_stays() {
+fn parquet_masking_keeps_unmasked_columns() {
     let zstd = Compression::ZSTD(ZstdLevel::default());
     for codec in [
         Compression::UNCOMPRESSED,
@@ -415,7 +415,8 @@ fn all_that_is_not_masked_stays() {
         );
         let lengths = |array: &ArrayRef| array.as_list::<i32>().offsets().clone();
         assert_eq!(lengths(&before[4]), lengths(&after[4]));
-        let (old, new) = (metadata(&source), metadata(&masked));
+        let old = metadata(&source);
+        let new = metadata(&masked);
         assert_eq!(
             old.file_metadata().schema_descr(),
             new.file_metadata().schema_descr()
@@ -784,7 +785,8 @@ fn the_output_is_only_for_its_owner_and_never_the_input() {
         .mode();
     assert_eq!(mode & 0o777, 0o600);
 
-    let (input, given) = (Input::File(run.path("in.parquet")), rules(RULES));
+    let input = Input::File(run.path("in.parquet"));
+    let given = rules(RULES);
     let output = Output::File {
         path: run.path("in.parquet"),
         replace: true,
@@ -998,8 +1000,10 @@ fn the_leak_check_finds_originals_and_nothing_in_masked_files() {
     let run = Run::new();
     run.mask(&source, &rules(RULES)).expect("masks");
     let verify = |text: &str, masked: &str| {
-        let (source, masked) = (run.path("in.parquet"), run.path(masked));
-        let (limits, leak) = (Limits::default(), LeakLimits::default());
+        let source = run.path("in.parquet");
+        let masked = run.path(masked);
+        let limits = Limits::default();
+        let leak = LeakLimits::default();
         verify_files(
             &Input::File(source.clone()),
             &Input::File(masked.clone()),
@@ -1185,7 +1189,8 @@ fn copied_chunks_end_where_their_pages_end() {
     let chunk = |column: usize| metadata(&source).row_groups()[0].column(column).clone();
     // A kept column: its length without the last bytes of its pages, and other numbers of values
     // and rows.
-    let (length, values) = (chunk(0).compressed_size(), chunk(0).num_values());
+    let length = chunk(0).compressed_size();
+    let values = chunk(0).num_values();
     let cases: [(
         &dyn Fn(ColumnChunkMetaDataBuilder) -> ColumnChunkMetaDataBuilder,
         &str,
@@ -1334,7 +1339,7 @@ fn types_that_are_not_noted_any_more_are_named_or_text_comes_back() {
         (&[("$.number", "date32")], Err("does not hold")),
         (
             &[("$.nothing", "int64")],
-            Err("a type is given for $.nothing, which is no column to decrypt"),
+            Err("a type is given for $.nothing, which is not a column to decrypt"),
         ),
         (
             &[("$.city", "string"), ("$.number", "int64")],

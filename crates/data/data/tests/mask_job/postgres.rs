@@ -298,11 +298,11 @@ fn the_leak_check_fails_for_every_rule_that_is_left_out() {
 }
 
 #[test]
-fn what_would_break_the_target_is_refused_before_anything_is_copied() {
+fn rules_that_would_break_the_target_are_rejected_before_copying() {
     let pair = Pair::shop();
     pair.refused(
         &keep(&[("nowhere", "redact")]),
-        &["rule 1 names column nowhere, and the source has none"],
+        &["rule 1 names column nowhere, which the source does not have"],
     );
     pair.refused(
         &keep(&[("shop.customers.email", "redact")]),
@@ -324,7 +324,7 @@ fn what_would_break_the_target_is_refused_before_anything_is_copied() {
     );
     pair.refused(
         &keep(&[("customers.email", "email")]),
-        &["shop.cards.customer_email refers to", "the one is kept"],
+        &["shop.cards.customer_email refers to", "the first is kept"],
     );
     pair.refused(
         &keep(&[("last_name", "null")]),
@@ -447,7 +447,7 @@ fn a_target_that_holds_something_is_refused_or_replaced() {
 }
 
 #[test]
-fn what_the_source_says_arrives_as_it_is_and_never_runs() {
+fn source_text_arrives_unchanged_and_is_never_executed() {
     for made in [
         // If the backslash line is removed, the first comment continues to the second, whose text
         // then runs as SQL.
@@ -917,7 +917,7 @@ fn kinds_are_found_in_all_types_of_whole_values_and_others_are_listed() {
 }
 
 #[test]
-fn what_only_a_superuser_can_create_is_listed_and_left_out() {
+fn superuser_objects_are_listed_and_left_out() {
     let pair = Pair::with(
         "CREATE EXTENSION hstore; CREATE TABLE t (id int, mail text); INSERT INTO t VALUES (1, 'ann@mail.test'); \
          COMMENT ON TABLE t IS 'kept;\nCOMMENT ON EXTENSION hstore IS ''x'';'; \
@@ -1017,7 +1017,7 @@ fn originals_in_definitions_and_comments_are_leaks() {
 }
 
 #[test]
-fn what_is_not_searched_or_copied_is_listed() {
+fn skipped_columns_and_objects_are_listed() {
     let pair = Pair::with(
         "CREATE TABLE t (id int, mail text); INSERT INTO t VALUES (1, 'anna.e@mail.test'); CREATE MATERIALIZED VIEW m AS SELECT * FROM t; \
          CREATE EXTENSION hstore; CREATE TABLE settings (a text); INSERT INTO settings VALUES ('own')",

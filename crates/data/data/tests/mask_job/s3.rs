@@ -212,18 +212,14 @@ fn objects_are_masked_as_files_are() {
         let source = table(rows, pad);
         fs::write(lake.path("in.parquet"), &source).expect("writes");
         lake.put("in%20%C3%BC/a.parquet", &source);
-        let (file, object) = (
-            Input::File(lake.path("in.parquet")),
-            lake.input("s3://lake/in ü/a.parquet"),
-        );
+        let file = Input::File(lake.path("in.parquet"));
+        let object = lake.input("s3://lake/in ü/a.parquet");
         let local = Output::File {
             path: lake.path("out.parquet"),
             replace: true,
         };
-        let (first, second) = (
-            "s3://lake/out/first.parquet",
-            "s3://lake/out/second.parquet",
-        );
+        let first = "s3://lake/out/first.parquet";
+        let second = "s3://lake/out/second.parquet";
         let report = lake
             .mask(file.clone(), local, &given, plain(&given))
             .expect("from file to file");
@@ -267,7 +263,8 @@ fn objects_are_masked_as_files_are() {
         assert!(!lake.has_uploads());
 
         let verify = |original: &Input, masked: &Input| {
-            let (limits, leak) = (Limits::default(), LeakLimits::default());
+            let limits = Limits::default();
+            let leak = LeakLimits::default();
             verify_files(
                 original,
                 masked,
@@ -516,7 +513,7 @@ fn a_change_of_the_input_is_an_error() {
             "the object changed while it was read",
             Some(table(4_000, 12_000)),
         ),
-        ("no such object", None),
+        ("does not exist", None),
     ] {
         lake.put("in.parquet", &large);
         let other = Arc::clone(&lake);
@@ -545,8 +542,8 @@ fn only_parquet_is_read_from_objects() {
     let engine = || plain(&given);
     for (name, expected) in [
         ("s3://lake/short.parquet", "too short for a Parquet file"),
-        ("s3://lake/none.parquet", "there is no such object"),
-        ("s3://none/in.parquet", "there is no such bucket"),
+        ("s3://lake/none.parquet", "the object does not exist"),
+        ("s3://none/in.parquet", "the bucket does not exist"),
     ] {
         let output = lake.output("s3://lake/out.parquet", false);
         let error = lake
@@ -558,10 +555,8 @@ fn only_parquet_is_read_from_objects() {
             "{error}"
         );
     }
-    let (input, output) = (
-        lake.input("s3://lake/in.ndjson"),
-        lake.output("s3://lake/out.ndjson", false),
-    );
+    let input = lake.input("s3://lake/in.ndjson");
+    let output = lake.output("s3://lake/out.ndjson", false);
     fs::write(lake.path("in.ndjson"), "{}\n").expect("writes");
     for (input, output) in [
         (input, Output::Nowhere),
@@ -594,7 +589,7 @@ fn only_parquet_is_read_from_objects() {
         )
         .expect_err("no bucket");
     assert!(
-        error.to_string().contains("there is no such bucket"),
+        error.to_string().contains("the bucket does not exist"),
         "{error}"
     );
 }
@@ -631,10 +626,8 @@ fn signatures_are_valid_and_wrong_credentials_say_so() {
     };
     iam("Action=CreateUser&UserName=masker");
     let key = iam("Action=CreateAccessKey&UserName=masker");
-    let (id, secret) = (
-        element(&key, "AccessKeyId"),
-        element(&key, "SecretAccessKey"),
-    );
+    let id = element(&key, "AccessKeyId");
+    let secret = element(&key, "SecretAccessKey");
     // The policy denies all access below `closed/`.
     let policy = "%7B%22Version%22%3A%222012-10-17%22%2C%22Statement%22%3A%5B%7B%22Effect%22%3A%22Allow%22%2C%22Action%22%3A%22s3%3A%2A%22%2C\
         %22Resource%22%3A%22arn%3Aaws%3As3%3A%3A%3A%2A%22%7D%2C%7B%22Effect%22%3A%22Deny%22%2C%22Action%22%3A%22s3%3A%2A%22%2C\
@@ -701,7 +694,8 @@ fn signatures_are_valid_and_wrong_credentials_say_so() {
 #[test]
 fn only_the_configured_authority_is_trusted() {
     let folder = tempfile::tempdir().expect("folder");
-    let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
+    let ours = folder.path().join("ours");
+    let theirs = folder.path().join("theirs");
     fs::create_dir(&ours)
         .and_then(|()| fs::create_dir(&theirs))
         .expect("folders");
@@ -720,7 +714,8 @@ fn only_the_configured_authority_is_trusted() {
         let input = S3Store::new(settings)
             .and_then(|store| store.object("s3://lake/in.parquet"))
             .expect("an object");
-        let (input, output) = (Input::Object(input), Output::Nowhere);
+        let input = Input::Object(input);
+        let output = Output::Nowhere;
         let job = FileJob {
             input,
             output,
@@ -741,7 +736,7 @@ fn only_the_configured_authority_is_trusted() {
         failed.expect_err("there is no bucket").to_string()
     };
     let text = error(&certificates.ca);
-    assert!(text.contains("there is no such bucket"), "{text}");
+    assert!(text.contains("the bucket does not exist"), "{text}");
     let text = error(&others.ca);
     assert!(text.contains("TLS: ") && text.contains("--s3-ca"), "{text}");
 }

@@ -33,15 +33,12 @@ pub fn column_trial(
     trial: Trial<'_>,
 ) -> impl FnMut(&Function, &Column) -> Result<Option<Vec<u8>>, Infallible> {
     move |function, column| {
-        let (mut values, mut out) = (
-            TokenReader::new(&column.values),
-            Vec::with_capacity(column.values.len()),
-        );
-        let mut fits = || {
+        let mut values = TokenReader::new(&column.values);
+        let mut out = Vec::with_capacity(column.values.len());
+        let all_fit = (0..column.count).all(|_| {
             let value = values.value().ok().and_then(Value::read);
             value.is_some_and(|value| trial(function, value, &mut out))
-        };
-        let all_fit = (0..column.count).all(|_| fits());
+        });
         Ok(all_fit.then_some(out))
     }
 }
@@ -124,12 +121,12 @@ fn by_name(field: &mut DiscoveredField, parts: &[PathPart], all: &[Vec<PathPart>
     let Some(PathPart::Key(name)) = parts.last() else {
         return unsure(field, "too many path rules");
     };
-    let named = |parts: &&Vec<PathPart>| {
+    let columns_of_name = all.iter().filter(|parts| {
         parts
             .iter()
             .any(|part| matches!(part, PathPart::Key(key) if key == name))
-    };
-    if all.iter().filter(named).count() == 1 {
+    });
+    if columns_of_name.count() == 1 {
         field.target = Some(Target::Column(name.clone()));
     } else {
         unsure(
@@ -146,37 +143,39 @@ fn unsure(field: &mut DiscoveredField, why: &str) {
 
 /// Ensures that the rules resolve on the schema.
 fn resolved(schema: &Schema, discovery: &mut Discovery) {
-    let is_rule = |field: &&mut DiscoveredField| field.verdict == FieldVerdict::Sensitive;
-    for field in discovery.fields.iter_mut().filter(is_rule).skip(RULES_MAX) {
+    let sensitive = discovery
+        .fields
+        .iter_mut()
+        .filter(|field| field.verdict == FieldVerdict::Sensitive);
+    for field in sensitive.skip(RULES_MAX) {
         unsure(field, "a file of rules has too many rules");
     }
-    let resolves = |fields: &[&DiscoveredField]| {
-        let text = |field: &&DiscoveredField| {
-            Some(RuleText {
-                target: field.target.clone()?,
-                mask: field.mask.clone()?,
-            })
-        };
-        let rules = Rules::new(
-            Unknown::Keep,
-            fields.iter().filter_map(text).collect(),
-            Vec::new(),
-        );
-        rules.is_ok_and(|rules| resolve(&rules, schema).is_ok())
-    };
+
     let rules: Vec<_> = discovery
         .fields
         .iter()
         .filter(|field| field.verdict == FieldVerdict::Sensitive)
         .collect();
-    if resolves(&rules) {
+    if rules_resolve(schema, &rules) {
         return;
     }
-    for field in discovery.fields.iter_mut().filter(is_rule) {
-        if !resolves(&[field]) {
+    for field in &mut discovery.fields {
+        if field.verdict == FieldVerdict::Sensitive && !rules_resolve(schema, &[field]) {
             unsure(field, "its rule names columns that it cannot mask");
         }
     }
+}
+
+/// Returns true if the rules of some fields apply to the schema.
+fn rules_resolve(schema: &Schema, fields: &[&DiscoveredField]) -> bool {
+    let rules = fields.iter().filter_map(|field| {
+        Some(RuleText {
+            target: field.target.clone()?,
+            mask: field.mask.clone()?,
+        })
+    });
+    Rules::new(Unknown::Keep, rules.collect(), Vec::new())
+        .is_ok_and(|rules| resolve(&rules, schema).is_ok())
 }
 
 impl JudgedColumn {
@@ -186,8 +185,8 @@ impl JudgedColumn {
         trial: &mut Option<ColumnTrial<'_, E>>,
     ) -> Result<DiscoveredField, E> {
         let mut field = self.field();
-        let is_told = field.confidence >= UNCERTAIN_MIN.min(options.min_confidence);
-        let Some(category) = field.category.filter(|_| is_told) else {
+        let is_confident = field.confidence >= UNCERTAIN_MIN.min(options.min_confidence);
+        let Some(category) = field.category.filter(|_| is_confident) else {
             return Ok(field);
         };
         field.verdict = FieldVerdict::Uncertain;
@@ -292,18 +291,11 @@ fn is_constant(function: &Function) -> bool {
 /// Returns true if the type and form of the sampled values guarantee that a function accepts them.
 fn fits_by_form(function: &Function, sampled: &SampledLeaf) -> bool {
     let data_type = sampled.leaf.field.data_type();
-    let all = |kind: Kind| {
-        sampled
-            .sample
-            .values
-            .iter()
-            .all(|(_, text)| kind.knows(text))
-    };
     match function.kind() {
-        FunctionKind::Email { .. } => all(Kind::Email),
-        FunctionKind::Phone { .. } => all(Kind::Phone),
-        FunctionKind::Card { .. } => all(Kind::Card),
-        // These functions require a number of digits that depends on the letters between them.
+        FunctionKind::Email { .. } => are_all_of(sampled, Kind::Email),
+        FunctionKind::Phone { .. } => are_all_of(sampled, Kind::Phone),
+        FunctionKind::Card { .. } => are_all_of(sampled, Kind::Card),
+        // The required number of digits depends on the letters between them.
         FunctionKind::Iban | FunctionKind::Mac | FunctionKind::PostalCode => false,
         // The required number of characters depends on the alphabet and on other characters between
         // them.
@@ -326,6 +318,14 @@ fn fits_by_form(function: &Function, sampled: &SampledLeaf) -> bool {
         }
         _ => true,
     }
+}
+
+fn are_all_of(sampled: &SampledLeaf, kind: Kind) -> bool {
+    sampled
+        .sample
+        .values
+        .iter()
+        .all(|(_, text)| kind.knows(text))
 }
 
 /// Returns true if the bounds of a numeric function guarantee that it accepts the number with this

@@ -41,7 +41,8 @@ impl SampledLeaf {
         }
         let dictionary = values.as_any_dictionary();
         if !dictionary.values().is_empty() {
-            let (entries, keys) = (dictionary.values(), dictionary.normalized_keys());
+            let entries = dictionary.values();
+            let keys = dictionary.normalized_keys();
             self.add_rows(
                 entries,
                 rows.map(|row| keys[row])
@@ -148,26 +149,28 @@ fn bytes_max(values: &ArrayRef, row: usize) -> usize {
 /// Returns a MessagePack scalar as text. The content of binary values that are not text is not
 /// kept.
 fn text_of(scalar: &[u8], binary_values: &mut usize) -> (ValueType, Box<str>) {
-    let float = |number: f64| {
-        if number.abs() < 1e15 {
-            number.to_string()
-        } else {
-            format!("{number:?}")
-        }
-    };
     match TokenReader::new(scalar).token() {
         Ok(Token::Str(bytes)) => (ValueType::Text, String::from_utf8_lossy(bytes).into()),
         Ok(Token::Bool(flag)) => (ValueType::Boolean, flag.to_string().into()),
         Ok(Token::Uint(number)) => (ValueType::Number, number.to_string().into()),
         Ok(Token::Int(number)) => (ValueType::Number, number.to_string().into()),
         Ok(Token::F32(number)) => (ValueType::Number, number.to_string().into()),
-        Ok(Token::F64(number)) => (ValueType::Number, float(number).into()),
+        Ok(Token::F64(number)) => (ValueType::Number, float_text(number).into()),
         Ok(Token::Bin(bytes)) => {
             let text = std::str::from_utf8(bytes);
             *binary_values += usize::from(text.is_err());
             (ValueType::Text, text.unwrap_or_default().into())
         }
         _ => (ValueType::Text, "".into()),
+    }
+}
+
+/// Formats a number. Large numbers get an exponent instead of many digits.
+fn float_text(number: f64) -> String {
+    if number.abs() < 1e15 {
+        number.to_string()
+    } else {
+        format!("{number:?}")
     }
 }
 

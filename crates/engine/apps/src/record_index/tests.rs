@@ -179,7 +179,8 @@ proptest! {
         let mut found = with_key(1, |key| stored(key, 5, &all));
         let original = found.clone();
         let keys: Vec<String> = found.records.keys().cloned().collect();
-        let (key, other) = (&keys[at.index(keys.len())], &keys[from.index(keys.len())]);
+        let key = &keys[at.index(keys.len())];
+        let other = &keys[from.index(keys.len())];
         match kind {
             0 => drop(found.records.remove(key)),
             1 => drop(found.records.insert(key.clone(), original.records[other].clone())),

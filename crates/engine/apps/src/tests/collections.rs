@@ -91,7 +91,8 @@ async fn only_the_times_of_a_collection_change() {
         .unwrap()
         .collection;
     let max = CollectionRules::EXPIRES_S_MAX;
-    let (mut expected, mut rules) = (made.collection, PLAIN);
+    let mut expected = made.collection;
+    let mut rules = PLAIN;
     // A time that is not given does not change.
     for (expires_s, retention_s) in [
         (Some(Some(1)), None),
@@ -155,7 +156,8 @@ async fn only_the_times_of_a_collection_change() {
 #[tokio::test]
 async fn a_collection_is_refused_where_it_is_not_or_is_already() {
     let (control, _) = fresh();
-    let (shop, nobody) = (app("shop"), app("nobody"));
+    let shop = app("shop");
+    let nobody = app("nobody");
     let cards = name("cards");
     control.create(&shop, &[]).await.unwrap();
     assert!(matches!(
@@ -311,7 +313,8 @@ async fn collections_go_with_their_app_and_another_of_its_name_has_none() {
 #[tokio::test]
 async fn a_map_is_deleted_only_if_it_was_there() {
     let (control, _) = fresh();
-    let (shop, other) = (app("shop"), app("other"));
+    let shop = app("shop");
+    let other = app("other");
     let cards = name("cards");
     let map = |app, collection| sealwire_store::MapId { app, collection };
     let live = |app: &AppId, retention_s| MapState::Live {

@@ -41,9 +41,10 @@ impl FindKek for Noting {
 }
 
 #[tokio::test]
-async fn every_commit_is_noted_before_its_result() {
+async fn commits_are_noted_before_their_result() {
     let store = MemoryStore::default();
-    let (first, second) = (root(), root());
+    let first = root();
+    let second = root();
     let keyring = Keyring::of(&[&first, &second]);
     let noting = Arc::new(Noting {
         keyring,

@@ -131,7 +131,8 @@ async fn a_schema_rests_and_comes_back() {
 #[tokio::test]
 async fn records_of_a_collection_only_move_on() {
     let (control, store) = with_people().await;
-    let (app, name) = (app("shop"), name("people"));
+    let app = app("shop");
+    let name = name("people");
     let key = "collection/shop/people";
     let text = String::from_utf8(store.read(key).await.unwrap().1.unwrap()).unwrap();
     let mark = "\"records\":\"authenticated\",";

@@ -200,7 +200,8 @@ impl History {
 
 async fn run(steps: Vec<[(&'static str, Change); 2]>) {
     let store = MemoryStore::default();
-    let (one, two) = (control(&store), control(&store));
+    let one = control(&store);
+    let two = control(&store);
     let mut history = History::default();
     for (at, [first, second]) in steps.into_iter().enumerate() {
         let (generation, before) = one.apps().await.unwrap();

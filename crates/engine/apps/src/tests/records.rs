@@ -132,10 +132,8 @@ async fn psk_seed_does_not_move_to_another_suite_app_or_version() {
             .await
             .unwrap();
     }
-    let (shop, web) = (
-        text(&store, "app/shop").await,
-        text(&store, "app/web").await,
-    );
+    let shop = text(&store, "app/shop").await;
+    let web = text(&store, "app/web").await;
     let wrapped = |record: &str, at: usize| {
         record
             .split("\"wrapped\":\"")
@@ -215,7 +213,7 @@ async fn records_hold_no_public_key_that_nobody_else_may_seal_to() {
 }
 
 #[tokio::test]
-async fn what_is_damaged_is_refused_by_name() {
+async fn damaged_records_are_rejected_by_name() {
     let (control, store) = fresh();
     control
         .create(&app("shop"), &[Suite::P256, Suite::Xaes])
@@ -233,10 +231,8 @@ async fn what_is_damaged_is_refused_by_name() {
         .create_collection(&app("shop"), &cards, rules)
         .await
         .unwrap();
-    let (good, collection) = (
-        text(&store, "app/shop").await,
-        text(&store, "collection/shop/cards").await,
-    );
+    let good = text(&store, "app/shop").await;
+    let collection = text(&store, "collection/shop/cards").await;
     let id = &control.app(&app("shop")).await.unwrap().keys[0]
         .id
         .to_string();
@@ -389,10 +385,8 @@ async fn check_rewritten_records(suite: Suite) {
         .await
         .unwrap();
     let id = made.key().unwrap().id.to_string();
-    let (apps, signer) = (
-        text(&store, "app/shop").await,
-        text(&store, SIGNING_KEY).await,
-    );
+    let apps = text(&store, "app/shop").await;
+    let signer = text(&store, SIGNING_KEY).await;
     let public = STANDARD.encode(
         control
             .load()
@@ -406,7 +400,8 @@ async fn check_rewritten_records(suite: Suite) {
     let other = keys::new_signing_key(&Kek::from_hex(KEK).unwrap()).unwrap();
     let of_other_kek =
         keys::new_signing_key(&Kek::from_hex(&Kek::generate_hex().unwrap()).unwrap()).unwrap();
-    let (inside_first, outside) = ("\"state\":\"active\",\"created", "\"outside\":true,");
+    let inside_first = "\"state\":\"active\",\"created";
+    let outside = "\"outside\":true,";
     let wrapped = signer
         .split("\"wrapped\":\"")
         .nth(1)

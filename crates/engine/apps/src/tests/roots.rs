@@ -193,7 +193,8 @@ async fn public_keys_in_older_records_end_with_the_next_root_key() {
         all.map(|key| key["public_key"].as_str().unwrap().to_owned())
             .collect::<Vec<_>>()
     };
-    let (new, ids) = (public_keys().await, versions().await);
+    let new = public_keys().await;
+    let ids = versions().await;
 
     let mut old: serde_json::Value = serde_json::from_str(&record().await).unwrap();
     for key in old["live"]["keys"].as_array_mut().unwrap() {
@@ -225,7 +226,8 @@ async fn public_keys_in_older_records_end_with_the_next_root_key() {
 
 /// Creates, rotates and removes the root key of a store.
 async fn whole_life(store: Arc<dyn ControlStore>) {
-    let (first, second) = (root(), root());
+    let first = root();
+    let second = root();
     let keyring = Keyring::of(&[&first, &second]);
     let control = keyring.control(&store);
     furnish(&control).await;
@@ -308,7 +310,7 @@ async fn whole_life(store: Arc<dyn ControlStore>) {
 }
 
 #[tokio::test]
-async fn every_key_and_the_audit_secret_outlive_root_keys() {
+async fn keys_and_the_audit_secret_outlive_root_keys() {
     whole_life(Arc::new(MemoryStore::default())).await;
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(EmbeddedStore::open(folder.path(), &Options::default()).unwrap());
@@ -523,7 +525,8 @@ async fn slots_are_added_verified_and_removed_and_one_stays() {
 #[tokio::test]
 async fn an_incoming_root_key_waits_for_every_live_instance() {
     let store: Arc<dyn ControlStore> = Arc::new(MemoryStore::default());
-    let (first, second) = (root(), root());
+    let first = root();
+    let second = root();
     let control = Keyring::of(&[&first, &second]).control(&store);
     let invalid = |result: Result<u64, StoreError>| matches!(result, Err(StoreError::Invalid(_)));
     furnish(&control).await;
@@ -605,7 +608,8 @@ async fn a_wrapped_key_still_cannot_be_moved() {
         .unwrap();
     let text = |key: &str, all: &Snapshot| String::from_utf8(all.records[key].clone()).unwrap();
     let all = store.load().await.unwrap();
-    let (shop, bank) = (text("app/shop", &all), text("app/bank", &all));
+    let shop = text("app/shop", &all);
+    let bank = text("app/bank", &all);
     let wrapped = |of: &str, at: usize| {
         of.split("\"wrapped\":\"")
             .nth(at)
@@ -653,7 +657,8 @@ async fn a_wrapped_key_still_cannot_be_moved() {
 #[tokio::test]
 async fn a_damaged_root_record_is_refused_by_name() {
     let store: Arc<dyn ControlStore> = Arc::new(MemoryStore::default());
-    let (first, second) = (root(), root());
+    let first = root();
+    let second = root();
     let control = Keyring::of(&[&first, &second]).control(&store);
     control
         .create_root(SET, &first, vec![slot(1, "a"), slot(2, "b")])
@@ -712,11 +717,11 @@ async fn a_damaged_root_record_is_refused_by_name() {
         ),
         (
             good.replace("\"incoming\"", "\"active\""),
-            "an active one has none",
+            "an active root key must not",
         ),
         (
             good.replace("\"active\"", "\"incoming\""),
-            "an incoming root key has a generation",
+            "an incoming root key must have a generation",
         ),
         (
             good.replace("\"incoming\"", "\"active\"")
@@ -725,7 +730,7 @@ async fn a_damaged_root_record_is_refused_by_name() {
         ),
         (
             good.replace(&generation, ""),
-            "an incoming root key has a generation",
+            "an incoming root key must have a generation",
         ),
         (
             good.replace("\"next_slot\":4", "\"next_slot\":3"),
@@ -910,7 +915,8 @@ async fn do_next(
 #[tokio::test]
 async fn a_change_that_is_killed_at_any_step_loses_nothing_and_can_be_repeated() {
     let store: Arc<dyn ControlStore> = Arc::new(MemoryStore::default());
-    let (first, second) = (root(), root());
+    let first = root();
+    let second = root();
     let keyring = Keyring::of(&[&first, &second]);
     let control = keyring.control(&store);
     furnish(&control).await;
@@ -963,7 +969,8 @@ async fn a_change_that_is_killed_at_any_step_loses_nothing_and_can_be_repeated()
 #[tokio::test]
 async fn a_change_that_is_dropped_midway_loses_nothing() {
     let store: Arc<dyn ControlStore> = Arc::new(MemoryStore::default());
-    let (first, second) = (root(), root());
+    let first = root();
+    let second = root();
     let keyring = Keyring::of(&[&first, &second]);
     let control = keyring.control(&store);
     furnish(&control).await;

@@ -102,8 +102,10 @@ fn keeps_nothing(control: &Control) -> bool {
 async fn a_sealed_store_is_loaded_by_nobody_and_asks_no_provider() {
     let root = root();
     let store = store_with(&root).await;
-    let (one, two) = (Watched::of(&root), Watched::of(&root));
-    let (sealing, other) = (one.control(&store), two.control(&store));
+    let one = Watched::of(&root);
+    let two = Watched::of(&root);
+    let sealing = one.control(&store);
+    let other = two.control(&store);
     other.load().await.unwrap();
     let sealed = sealing.seal().await.unwrap();
     assert!(
@@ -215,7 +217,8 @@ async fn a_store_without_a_root_key_or_with_another_one_is_not_unsealed() {
 async fn a_mark_that_was_not_made_with_the_root_key_denies_service_and_nothing_more() {
     let root = root();
     let store = store_with(&root).await;
-    let (running, fresh) = (Watched::of(&root), Watched::of(&root));
+    let running = Watched::of(&root);
+    let fresh = Watched::of(&root);
     let control = running.control(&store);
     control.load().await.unwrap();
     let good = everything(&*store).await.unwrap();
@@ -317,10 +320,8 @@ async fn a_state_from_before_the_seal_is_rejected_by_whoever_saw_the_seal() {
     let path = folder.path().join("state.json");
     let root = root();
     let store: Arc<dyn ControlStore> = Arc::new(FileStore::open(&path).unwrap());
-    let (running, sealing) = (
-        Watched::of(&root).control(&store),
-        Keyring::of(&[&root]).control(&store),
-    );
+    let running = Watched::of(&root).control(&store);
+    let sealing = Keyring::of(&[&root]).control(&store);
     sealing.create(&app("shop"), &[Suite::P256]).await.unwrap();
     sealing
         .create_root(SET, &root, vec![slot(1, "local")])

@@ -465,8 +465,9 @@ fn tampered(history: &History, other: &History) -> Vec<Tampered> {
 }
 
 #[tokio::test]
-async fn no_tampered_state_is_accepted() {
-    let (history, other) = (History::of(SET).await, History::of([0xc7; 16]).await);
+async fn tampered_states_are_rejected() {
+    let history = History::of(SET).await;
+    let other = History::of([0xc7; 16]).await;
     history.read(history.now()).await.unwrap();
     let all = tampered(&history, &other);
     let distinct: BTreeSet<&str> = all.iter().map(|state| &*state.what).collect();
@@ -705,7 +706,8 @@ async fn a_running_process_accepts_no_store_that_lost_its_root_key() {
 
 #[tokio::test]
 async fn a_running_process_accepts_no_other_set_and_no_state_from_before_the_root_key() {
-    let (first, second) = (root(), root());
+    let first = root();
+    let second = root();
     let keyring = Keyring::of(&[&first, &second]);
     let file = Rewritten::with(&Snapshot::default()).await;
     let maker = keyring.control(&file.store());

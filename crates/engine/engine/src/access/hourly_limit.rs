@@ -60,6 +60,7 @@ impl HourlyLimiter {
         if fields > u64::from(hourly) {
             return Err(RequestFailure::AboveHourlyLimit { hourly });
         }
+
         // A poisoned lock can be used: no code below panics while a bucket is partly updated.
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (principal.clone(), permit.operation(), hourly);
@@ -75,6 +76,7 @@ impl HourlyLimiter {
                 });
             }
         }
+
         let bucket = buckets.entry(key).or_insert(Bucket {
             level: 0.0,
             hourly,
@@ -82,6 +84,7 @@ impl HourlyLimiter {
         });
         bucket.drain(now);
         let excess = bucket.level + fields as f64 - f64::from(hourly);
+
         if excess > 0.0 {
             let retry_after = HOUR.mul_f64(excess / f64::from(hourly));
             return Err(RequestFailure::HourlyLimitReached {
@@ -89,6 +92,7 @@ impl HourlyLimiter {
                 retry_after,
             });
         }
+
         bucket.level += fields as f64;
         Ok(())
     }
@@ -106,7 +110,7 @@ mod tests {
             .into()])
     }
 
-    fn ask(operation: Operation) -> AuthorizationRequest<'static> {
+    fn authorization_request(operation: Operation) -> AuthorizationRequest<'static> {
         AuthorizationRequest::new(operation, Some("shop"), Some("cards"))
     }
 
@@ -116,7 +120,7 @@ mod tests {
         let grants = grants("decrypt,tokenize apps=shop hourly=3600");
         let start = Instant::now();
         let charge = |principal: &str, operation, fields, seconds| {
-            let permit = grants.decide(ask(operation)).unwrap();
+            let permit = grants.decide(authorization_request(operation)).unwrap();
             let now = start + Duration::from_secs(seconds);
             match limiter.charge(
                 &Principal::from_text(principal).unwrap(),
@@ -191,7 +195,9 @@ mod tests {
             let principal = Principal::from_text(&format!("p{principal}")).unwrap();
             limiter.charge(
                 &principal,
-                &grants.decide(ask(Operation::Tokenize)).unwrap(),
+                &grants
+                    .decide(authorization_request(Operation::Tokenize))
+                    .unwrap(),
                 10,
                 now,
             )

@@ -29,20 +29,20 @@ pub struct RequestTarget<'a> {
 
 impl<'a> RequestTarget<'a> {
     /// Returns the target of a control request.
-    pub fn by_control(call: &Control<'a>) -> Self {
+    pub fn of_control(request: &Control<'a>) -> Self {
         // The app in a check request is part of the question. The check itself has no target.
-        if matches!(call, Control::Check(_)) {
+        if matches!(request, Control::Check(_)) {
             return Self::default();
         }
         Self {
-            app: call.text("app"),
-            collection: call.text("collection"),
-            reason: call.options().and_then(|options| options.reason),
+            app: request.text("app"),
+            collection: request.text("collection"),
+            reason: request.options().and_then(|options| options.reason),
         }
     }
 
     /// Returns the permission that a request of `method` needs. `None`: none.
-    pub fn ask(self, method: Method) -> Option<AuthorizationRequest<'a>> {
+    pub fn authorization_request(self, method: Method) -> Option<AuthorizationRequest<'a>> {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
@@ -56,8 +56,8 @@ impl<'a> RequestTarget<'a> {
 }
 
 /// Returns the permission that a control request needs. No existing method returns `None`.
-pub fn of_control<'a>(call: &Control<'a>) -> Option<AuthorizationRequest<'a>> {
-    RequestTarget::by_control(call).ask(call.method())
+pub fn control_authorization<'a>(request: &Control<'a>) -> Option<AuthorizationRequest<'a>> {
+    RequestTarget::of_control(request).authorization_request(request.method())
 }
 
 #[cfg(test)]

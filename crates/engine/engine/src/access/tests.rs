@@ -302,7 +302,7 @@ async fn roles_and_those_who_have_them_are_of_one_generation() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_calls_at_once_are_one_query_on_postgresql() {
+async fn ten_thousand_concurrent_requests_are_one_query_on_postgresql() {
     let server = Postgres::shared();
     let database = server.database().unwrap();
     let password = Some(server.password().into());

@@ -203,7 +203,7 @@ impl ControlStore for RecordingStore {
 }
 
 #[tokio::test]
-async fn an_instance_says_what_it_serves_from_before_its_first_load_to_its_end() {
+async fn instance_reports_its_generation_from_before_its_first_load_until_it_leaves() {
     let noting = Arc::new(RecordingStore::default());
     let store = noting.store.clone();
     let control = control(&store);
@@ -235,7 +235,7 @@ async fn an_instance_says_what_it_serves_from_before_its_first_load_to_its_end()
         "before its first load"
     );
     assert_eq!(served(&store).await, [1]);
-    apps.listens("127.0.0.1:1".into());
+    apps.set_listen_address("127.0.0.1:1".into());
     control.disable(&shop(), Target::App).await.unwrap();
     apps.read_store(false).await.unwrap();
     apps.maintain().await.unwrap();
@@ -251,7 +251,7 @@ async fn an_instance_says_what_it_serves_from_before_its_first_load_to_its_end()
 }
 
 #[tokio::test(start_paused = true)]
-async fn callers_who_ask_for_a_generation_cost_the_store_a_read_a_second() {
+async fn requests_for_a_generation_cost_at_most_a_store_read_per_second() {
     let noting = Arc::new(RecordingStore::default());
     let control = control(&noting.store);
     control.create(&shop(), &[]).await.unwrap();
@@ -261,7 +261,7 @@ async fn callers_who_ask_for_a_generation_cost_the_store_a_read_a_second() {
             .await
             .unwrap(),
     );
-    apps.listens("127.0.0.1:1".into());
+    apps.set_listen_address("127.0.0.1:1".into());
     let admin = Arc::new(Telemetry::default());
     let watch =
         tokio::spawn(Arc::clone(&apps).watch(Duration::from_secs(3_600), None, Arc::clone(&admin)));
@@ -275,7 +275,7 @@ async fn callers_who_ask_for_a_generation_cost_the_store_a_read_a_second() {
     let looks = noting.looks.load(Relaxed);
     let beats = noting.beats.load(Relaxed);
     for _ in 0..10_000 {
-        apps.look();
+        apps.request_refresh();
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let asked = noting.looks.load(Relaxed) - looks;
@@ -292,14 +292,14 @@ async fn callers_who_ask_for_a_generation_cost_the_store_a_read_a_second() {
     // The first who asks after a while is not kept waiting.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let looks = noting.looks.load(Relaxed);
-    apps.look();
+    apps.request_refresh();
     settle().await;
     assert_eq!(noting.looks.load(Relaxed), looks + 1);
     watch.abort();
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_watch_serves_changes_when_told_and_removes_what_is_due() {
+async fn watch_serves_notified_changes_and_removes_due_records() {
     let store = MemoryStore::default();
     let control = control(&store);
     control.create(&shop(), &[]).await.unwrap();

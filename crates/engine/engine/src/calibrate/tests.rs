@@ -77,7 +77,7 @@ fn mask(
         let wanted = wanted();
         let keys = Arc::clone(&keys);
         start(Containers::Descend, move |context| {
-            let masks = Arc::new(wanted.into_masks(masks::secret(&keys))?);
+            let masks = Arc::new(wanted.into_masks(masks::mask_secret(&keys))?);
             let field_errors = context.errors(OnError::Report);
             let cancel = context.cancel;
             Ok(Fields::Document(Box::new(MaskFields::new(
@@ -417,7 +417,7 @@ fn seal_case(
         start(Containers::Descend, |context| {
             Ok(Fields::Document(Box::new(ShowFields {
                 open: open.start(context),
-                shown: Disclosure::clear(),
+                disclosure: Disclosure::clear(),
             })))
         })
     };

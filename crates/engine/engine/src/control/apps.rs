@@ -17,7 +17,7 @@ use sealwire_wire::control::{
 };
 use sealwire_wire::{self as wire, DELAY_S_DEFAULT, RpcError};
 
-use super::refusal::{bad, of};
+use super::rpc_error::{invalid_param, store_error};
 use super::{schema, views};
 use crate::suite;
 
@@ -29,8 +29,8 @@ const EXPORT_RETRY_MS: u32 = 50;
 
 /// `apps.list`.
 pub async fn apps(control: &Control, page: Page<'_>) -> Result<Apps, RpcError> {
-    let (generation, apps) = control.apps().await.map_err(of)?;
-    let (apps, next) = cut(apps, page, |app| app.app.as_str());
+    let (generation, apps) = control.apps().await.map_err(store_error)?;
+    let (apps, next) = truncate_page(apps, page, |app| app.app.as_str());
     Ok(Apps {
         apps: apps.into_iter().map(views::app).collect(),
         next,
@@ -44,8 +44,11 @@ pub async fn collections(
     app: &str,
     page: Page<'_>,
 ) -> Result<Collections, RpcError> {
-    let (generation, found) = control.collections(&app_id(app)?).await.map_err(of)?;
-    let (found, next) = cut(found, page, |collection| collection.name.as_str());
+    let (generation, found) = control
+        .collections(&app_id(app)?)
+        .await
+        .map_err(store_error)?;
+    let (found, next) = truncate_page(found, page, |collection| collection.name.as_str());
     Ok(Collections {
         collections: found.into_iter().map(views::collection).collect(),
         next,
@@ -58,10 +61,14 @@ pub async fn export(control: &Control, page: Page<'_>) -> Result<Records, RpcErr
     // Also the records that authenticate the others, and the others as they are: the reader of the
     // file verifies them.
     let store = control.store().unverified();
-    let mut snapshot = store.load().await.map_err(of)?;
+    let mut snapshot = store.load().await.map_err(store_error)?;
     // Of those that are read one by one no more than could be on the page.
     let limit = page.limit.unwrap_or(PAGE_DEFAULT) as usize;
-    let single = store.singles(page.after, limit + 1).await.map_err(of)?;
+    let single = store
+        .singles(page.after, limit + 1)
+        .await
+        .map_err(store_error)?;
+
     if single.generation != snapshot.generation {
         let error = RpcError::new(
             wire::ErrorCode::Unavailable,
@@ -69,19 +76,22 @@ pub async fn export(control: &Control, page: Page<'_>) -> Result<Records, RpcErr
         );
         return Err(error.retry_after_ms(EXPORT_RETRY_MS));
     }
+
     snapshot.records.extend(single.records);
-    let (records, next) = cut(snapshot.records.into_iter().collect(), page, |(key, _)| key);
-    let text = |(key, record): (String, Vec<u8>)| {
-        let damaged = |_| RpcError::new(wire::ErrorCode::Internal, "a record is not text");
-        Ok(Record {
-            key,
-            record: String::from_utf8(record).map_err(damaged)?,
-        })
-    };
+    let (records, next) =
+        truncate_page(snapshot.records.into_iter().collect(), page, |(key, _)| key);
     let records = records
         .into_iter()
-        .map(text)
+        .map(|(key, record)| {
+            Ok(Record {
+                key,
+                record: String::from_utf8(record).map_err(|_| {
+                    RpcError::new(wire::ErrorCode::Internal, "a record is not text")
+                })?,
+            })
+        })
         .collect::<Result<_, RpcError>>()?;
+
     Ok(Records {
         records,
         next,
@@ -90,14 +100,16 @@ pub async fn export(control: &Control, page: Page<'_>) -> Result<Records, RpcErr
 }
 
 /// Cuts a page out of a sorted list. Returns the page and the cursor of the next one.
-pub(crate) fn cut<T>(
+pub(crate) fn truncate_page<T>(
     list: Vec<T>,
     page: Page<'_>,
     name: impl Fn(&T) -> &str,
 ) -> (Vec<T>, Option<String>) {
     let limit = page.limit.unwrap_or(PAGE_DEFAULT) as usize;
-    let behind = |entry: &T| page.after.is_none_or(|after| name(entry) > after);
-    let mut rest: Vec<T> = list.into_iter().filter(behind).collect();
+    let mut rest: Vec<T> = list
+        .into_iter()
+        .filter(|entry| page.after.is_none_or(|after| name(entry) > after))
+        .collect();
     let more = rest.len() > limit;
     rest.truncate(limit);
     let next = rest
@@ -108,9 +120,12 @@ pub(crate) fn cut<T>(
 }
 
 /// Every method that changes an app.
-pub async fn change_app(control: &Control, call: AppRequest<'_>) -> Result<AppChanged, RpcError> {
-    let app = &app_id(call.app)?;
-    let changed = match call.operation {
+pub async fn change_app(
+    control: &Control,
+    request: AppRequest<'_>,
+) -> Result<AppChanged, RpcError> {
+    let app = &app_id(request.app)?;
+    let changed = match request.operation {
         AppOperation::Create => {
             let stable: Vec<Suite> = Suite::ALL
                 .into_iter()
@@ -139,23 +154,23 @@ pub async fn change_app(control: &Control, call: AppRequest<'_>) -> Result<AppCh
         } => {
             let curve = suite::from_wire(suite)
                 .curve()
-                .ok_or_else(|| bad("suite must be one of key pairs"))?;
+                .ok_or_else(|| invalid_param("suite must be one of key pairs"))?;
             let pair = KeyPair::import(curve, private_key.0.as_bytes());
             control
                 .import(
                     app,
-                    pair.map_err(|error| bad(format!("private_key: {error}")))?,
+                    pair.map_err(|error| invalid_param(format!("private_key: {error}")))?,
                     seals,
                 )
                 .await
         }
-        AppOperation::Disable { key } => control.disable(app, target(key)?).await,
-        AppOperation::Enable { key } => control.enable(app, target(key)?).await,
+        AppOperation::Disable { key } => control.disable(app, parse_target(key)?).await,
+        AppOperation::Enable { key } => control.enable(app, parse_target(key)?).await,
         AppOperation::Delete { key, delay_s } => {
             let delay = Duration::from_secs(delay_s.unwrap_or(DELAY_S_DEFAULT));
-            control.delete(app, target(key)?, delay).await
+            control.delete(app, parse_target(key)?, delay).await
         }
-        AppOperation::Restore { key } => control.restore(app, target(key)?).await,
+        AppOperation::Restore { key } => control.restore(app, parse_target(key)?).await,
         AppOperation::Set {
             format,
             epoch_ms,
@@ -166,20 +181,22 @@ pub async fn change_app(control: &Control, call: AppRequest<'_>) -> Result<AppCh
                 read_suites.map(|all| all.into_iter().map(suite::from_wire).collect());
             let format =
                 format.and_then(|format| sealwire_apps::DefaultFormat::from_name(format.name()));
-            let change = move |settings: &mut sealwire_apps::Settings| {
-                settings.format = format.unwrap_or(settings.format);
-                settings.write_suite = write_suite.map_or(settings.write_suite, suite::from_wire);
-                settings.read_suites = read_suites.unwrap_or(settings.read_suites);
-                if let Some(ms) = epoch_ms {
-                    // Only 0 fails here and turns epochs off. Other invalid lifetimes were rejected
-                    // before.
-                    settings.epoch = EpochLifetime::from_ms(ms).ok();
-                }
-            };
-            control.configure(app, change).await
+            control
+                .configure(app, move |settings| {
+                    settings.format = format.unwrap_or(settings.format);
+                    settings.write_suite =
+                        write_suite.map_or(settings.write_suite, suite::from_wire);
+                    settings.read_suites = read_suites.unwrap_or(settings.read_suites);
+                    if let Some(ms) = epoch_ms {
+                        // Only 0 fails here and turns epochs off. Other invalid lifetimes were rejected
+                        // before.
+                        settings.epoch = EpochLifetime::from_ms(ms).ok();
+                    }
+                })
+                .await
         }
     };
-    changed.map(views::changed).map_err(of)
+    changed.map(views::changed).map_err(store_error)
 }
 
 /// Every method that changes a collection. `objects`: the store of objects; `None` if there are
@@ -187,12 +204,12 @@ pub async fn change_app(control: &Control, call: AppRequest<'_>) -> Result<AppCh
 pub async fn change_collection(
     control: &Control,
     objects: Option<&dyn ObjectStore>,
-    call: &CollectionRequest<'_>,
+    request: &CollectionRequest<'_>,
 ) -> Result<CollectionChanged, RpcError> {
-    let app = &app_id(call.app)?;
-    let name = &CollectionName::new(call.collection).map_err(of)?;
-    let gone = call.operation == CollectionOperation::Delete;
-    let changed = match &call.operation {
+    let app = &app_id(request.app)?;
+    let name = &CollectionName::new(request.collection).map_err(store_error)?;
+    let gone = request.operation == CollectionOperation::Delete;
+    let changed = match &request.operation {
         CollectionOperation::Create(new) => {
             let kind = match new.kind {
                 Kind::Random => CollectionKind::Random,
@@ -233,7 +250,8 @@ pub async fn change_collection(
         }
         CollectionOperation::Delete => control.delete_collection(app, name).await,
     }
-    .map_err(of)?;
+    .map_err(store_error)?;
+
     let collection = (!gone).then(|| views::collection(changed.collection));
     Ok(CollectionChanged {
         collection,
@@ -256,10 +274,10 @@ async fn create_objects(
     let schema = Schema {
         expires_s: new.expires_s,
         retention_s: new.retention_s,
-        ..Schema::new(suite, &specs).map_err(bad)?
+        ..Schema::new(suite, &specs).map_err(invalid_param)?
     };
     let changed = control.create_objects(app, name, schema).await;
-    let changed = changed.map_err(of)?;
+    let changed = changed.map_err(store_error)?;
     Ok(CollectionChanged {
         collection: Some(views::collection(changed.collection)),
         generation: changed.generation,
@@ -272,26 +290,27 @@ fn token_format(
     last: Option<u8>,
 ) -> Result<Format, RpcError> {
     if format != TokenFormat::Card && (first.is_some() || last.is_some()) {
-        return Err(bad(
+        return Err(invalid_param(
             "first and last must be absent: only format \"card\" keeps digits",
         ));
     }
+
     Ok(match format {
         TokenFormat::Opaque => Format::Opaque,
         TokenFormat::Uuid => Format::Uuid,
         TokenFormat::Digits => Format::Digits,
-        TokenFormat::Card => {
-            Format::Card(CardEnds::new(first.unwrap_or(6), last.unwrap_or(4)).map_err(bad)?)
-        }
+        TokenFormat::Card => Format::Card(
+            CardEnds::new(first.unwrap_or(6), last.unwrap_or(4)).map_err(invalid_param)?,
+        ),
         TokenFormat::Email => Format::Email,
     })
 }
 
 pub(super) fn app_id(app: &str) -> Result<AppId, RpcError> {
-    AppId::new(app).map_err(|error| bad(format!("app: {error}")))
+    AppId::new(app).map_err(|error| invalid_param(format!("app: {error}")))
 }
 
-fn target(key: Option<&str>) -> Result<Target, RpcError> {
+fn parse_target(key: Option<&str>) -> Result<Target, RpcError> {
     let Some(key) = key else {
         return Ok(Target::App);
     };
@@ -300,5 +319,5 @@ fn target(key: Option<&str>) -> Result<Target, RpcError> {
     }
     key.parse()
         .map(Target::Key)
-        .map_err(|_| bad("key must be 10 hexadecimal digits, or token-N"))
+        .map_err(|_| invalid_param("key must be 10 hexadecimal digits, or token-N"))
 }

@@ -3,7 +3,7 @@
 use sealwire_access::{AccessMode, Principal, Role, principal_key};
 use sealwire_store::{CommitSteps, ControlStore, StoreError};
 
-use super::roles::{BindError, bind, put};
+use super::roles::{BindError, assign_role, commit_record};
 
 /// Says that the first administrators were made, and is never removed.
 const MADE: &str = "access/administrators";
@@ -21,10 +21,12 @@ pub async fn first_start(
     if config.mode == AccessMode::Off {
         return Ok(false);
     }
+
     let (_, made) = store.read(MADE).await?;
     let bound = store.singles(None, config.administrators.len() + 1).await?;
     let keys: Vec<String> = config.administrators.iter().map(principal_key).collect();
     let is_ours = bound.records.keys().all(|key| keys.contains(key));
+
     if made.is_none() && is_ours && !config.administrators.is_empty() {
         return match make(&config.administrators, store).await {
             Ok(()) => Ok(true),
@@ -42,11 +44,12 @@ pub async fn first_start(
             Err(error) => Err(error),
         };
     }
+
     if bound.records.is_empty() {
         let mode = if config.mode == AccessMode::Enforce {
-            "every call is refused"
+            "every request is denied"
         } else {
-            "every call would be refused"
+            "every request would be denied"
         };
         tracing::warn!(
             "no principal has a role, so {mode}: name one in access.administrators and start again, or use \
@@ -60,7 +63,7 @@ async fn make(administrators: &[Principal], store: &dyn ControlStore) -> Result<
     let role = Role::administrator();
     let mut steps = CommitSteps::default();
     for principal in administrators {
-        let generation = match bind(store, principal, role.name()).await {
+        let generation = match assign_role(store, principal, role.name()).await {
             Ok(generation) => steps.made(Ok(generation))?,
             Err(BindError::Store(error)) => steps.made(Err(error))?,
             // Neither error occurs: the role is built in, and the principals have no other role.
@@ -68,6 +71,6 @@ async fn make(administrators: &[Principal], store: &dyn ControlStore) -> Result<
         };
         tracing::warn!(%principal, generation, "is an administrator from now on: nobody had a role");
     }
-    steps.made(put(store, MADE, b"{\"format\":1}").await)?;
+    steps.made(commit_record(store, MADE, b"{\"format\":1}").await)?;
     steps.end()
 }

@@ -7,13 +7,13 @@
 //! generation of the count, and a fence on each map of objects rejects all engines that have not.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use sealwire_apps::{App, AppSummary, CollectionContent, CollectionName, KeySummary};
+use sealwire_apps::{App, AppSummary, CollectionContent, KeySummary};
 use sealwire_crypto::{KeyState, Origin};
 use sealwire_store::{
-    ERASURES_COLLECTION, MapId, ObjectId, ObjectStore, SUBJECTS_COLLECTION, TokenId, TokenStore,
+    ERASURES_COLLECTION, MapId, ObjectId, ObjectStore, SUBJECTS_COLLECTION, TokenId,
 };
 use sealwire_wire::control::{Census, CensusCount, CensusKey, CensusRequest};
 use sealwire_wire::{ErrorCode, RpcError};
@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::apps::app_id;
-use super::refusal::{bad, of};
+use super::rpc_error::{invalid_param, store_error};
 use super::views;
 use crate::engine::Engine;
 
@@ -52,7 +52,7 @@ impl Default for KeyPermits {
 
 impl KeyPermits {
     /// Returns when this engine raised the fence of a map to a generation.
-    fn raised(&self, map: MapId, generation: u64) -> Option<Instant> {
+    fn last_raise(&self, map: MapId, generation: u64) -> Option<Instant> {
         let fences = self.fences.lock().unwrap_or_else(PoisonError::into_inner);
         fences
             .get(&map)
@@ -60,7 +60,7 @@ impl KeyPermits {
             .map(|(_, since)| *since)
     }
 
-    fn raise(&self, map: MapId, generation: u64) -> Instant {
+    fn record_raise(&self, map: MapId, generation: u64) -> Instant {
         let since = Instant::now();
         self.fences
             .lock()
@@ -113,27 +113,29 @@ impl RowCursor {
     /// # Errors
     /// An error for a text that [`RowCursor::text`] did not return.
     pub(super) fn parse(text: &str) -> Result<Self, RpcError> {
-        let parse = || {
-            let mut parts = text.split('.');
-            let kind = match parts.next()? {
-                "objects" => RowKind::Objects,
-                "tokens" => RowKind::Tokens,
-                _ => return None,
-            };
-            let collection = parts.next()?.parse().ok()?;
-            let id = match parts.next()? {
-                "" => None,
-                hex => Some(u128::from_str_radix(hex, 16).ok()?.to_be_bytes()),
-            };
-            let cursor = Self {
-                kind,
-                collection,
-                id,
-                proven: parts.next()? == "proven",
-            };
-            (cursor.text() == text && collection <= SUBJECTS_COLLECTION).then_some(cursor)
+        Self::try_parse(text)
+            .ok_or_else(|| invalid_param("after must be the next of the page before"))
+    }
+
+    fn try_parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('.');
+        let kind = match parts.next()? {
+            "objects" => RowKind::Objects,
+            "tokens" => RowKind::Tokens,
+            _ => return None,
         };
-        parse().ok_or_else(|| bad("after must be the next of the page before"))
+        let collection = parts.next()?.parse().ok()?;
+        let id = match parts.next()? {
+            "" => None,
+            hex => Some(u128::from_str_radix(hex, 16).ok()?.to_be_bytes()),
+        };
+        let cursor = Self {
+            kind,
+            collection,
+            id,
+            proven: parts.next()? == "proven",
+        };
+        (cursor.text() == text && collection <= SUBJECTS_COLLECTION).then_some(cursor)
     }
 
     pub(super) fn text(&self) -> String {
@@ -152,51 +154,59 @@ impl RowCursor {
 pub async fn census(
     engine: &Engine,
     permits: &KeyPermits,
-    call: &CensusRequest<'_>,
+    request: &CensusRequest<'_>,
 ) -> Result<Census, RpcError> {
     check_stores(engine)?;
     let control = engine.apps.control();
-    engine.apps.refresh().await.map_err(of)?;
+    engine.apps.refresh().await.map_err(store_error)?;
     // The summary must be read before the generation. Then the newest versions in the summary are
     // the newest ones, or older, for engines that have loaded that generation.
-    let summary = control.app(&app_id(call.app)?).await.map_err(of)?;
-    let generation = control.generation().await.map_err(of)?;
-    let cursor = match call.after {
+    let summary = control
+        .app(&app_id(request.app)?)
+        .await
+        .map_err(store_error)?;
+    let generation = control.generation().await.map_err(store_error)?;
+    let cursor = match request.after {
         Some(text) => RowCursor::parse(text)?,
         None => {
-            if call.prove {
-                prove(engine, permits, summary.number, call.app, generation).await?;
+            if request.prove {
+                check_proof(engine, permits, summary.number, request.app, generation).await?;
             }
-            RowCursor::first(call.prove)
+            RowCursor::first(request.prove)
         }
     };
-    let keys = if call.after.is_none() {
+
+    let keys = if request.after.is_none() {
         key_versions(&summary)
     } else {
         Vec::new()
     };
-    let limit = call.limit.unwrap_or(ROWS_DEFAULT) as usize;
-    let page = count(engine, &summary, cursor, limit).await?;
-    let (_, cached) = engine.apps.find(call.app);
-    let named = |(number, key, rows): (u32, String, u64)| {
-        let (kind, name) = match number {
-            SUBJECTS_COLLECTION => ("subjects", None),
-            _ => (
-                page.kind.name(),
-                cached
-                    .as_deref()
-                    .and_then(|app| collection_name(app, number)),
-            ),
-        };
-        CensusCount {
-            kind: kind.into(),
-            collection: name.unwrap_or_default(),
-            number,
-            key,
-            rows,
-        }
-    };
-    let counts = page.counts.into_iter().map(named).collect();
+    let limit = request.limit.unwrap_or(ROWS_DEFAULT) as usize;
+    let page = count_page(engine, &summary, cursor, limit).await?;
+    let (_, cached) = engine.apps.find(request.app);
+    let counts = page
+        .counts
+        .into_iter()
+        .map(|(number, key, rows)| {
+            let (kind, name) = match number {
+                SUBJECTS_COLLECTION => ("subjects", None),
+                _ => (
+                    page.kind.name(),
+                    cached
+                        .as_deref()
+                        .and_then(|app| collection_name(app, number)),
+                ),
+            };
+            CensusCount {
+                kind: kind.into(),
+                collection: name.unwrap_or_default(),
+                number,
+                key,
+                rows,
+            }
+        })
+        .collect();
+
     Ok(Census {
         counts,
         keys,
@@ -211,42 +221,39 @@ pub(super) fn check_stores(engine: &Engine) -> Result<(), RpcError> {
     engine
         .objects()
         .and(engine.tokens().map(drop))
-        .map_err(|failure| failure.to_rpc_error())
+        .map_err(RpcError::from)
 }
 
 /// Returns the name of a collection of this number.
 fn collection_name(app: &App, number: u32) -> Option<String> {
-    let is_it = |(_, collection): &(&CollectionName, &sealwire_apps::Collection)| {
-        collection.number == number
-    };
     app.collections
         .iter()
-        .find(is_it)
+        .find(|(_, collection)| collection.number == number)
         .map(|(name, _)| name.as_str().to_owned())
+}
+
+/// Returns true if requests seal with this key: it is the newest active key of its suite.
+fn is_newest_sealing_key(app: &AppSummary, key: &KeySummary) -> bool {
+    app.keys
+        .iter()
+        .filter(|other| {
+            other.seals && other.origin == Origin::Inside && other.state == KeyState::Active
+        })
+        .filter(|other| other.suite == key.suite)
+        .max_by_key(|other| other.number)
+        .is_some_and(|newest| newest.id == key.id)
 }
 
 /// Returns the key versions of an app.
 fn key_versions(app: &AppSummary) -> Vec<CensusKey> {
-    let seals = |key: &&KeySummary| {
-        key.seals && key.origin == Origin::Inside && key.state == KeyState::Active
-    };
-    let is_newest = |key: &KeySummary| {
-        let of_suite = app
-            .keys
-            .iter()
-            .filter(seals)
-            .filter(|other| other.suite == key.suite);
-        of_suite
-            .max_by_key(|other| other.number)
-            .is_some_and(|newest| newest.id == key.id)
-    };
     let keys = app.keys.iter().map(|key| CensusKey {
         key: key.id.to_string(),
         suite: key.suite.name().into(),
         version: key.number,
         state: views::state(key.state == KeyState::Active, key.delete_unix_s),
-        newest: is_newest(key),
+        newest: is_newest_sealing_key(app, key),
     });
+
     let active = app
         .token_keys
         .iter()
@@ -264,7 +271,7 @@ fn key_versions(app: &AppSummary) -> Vec<CensusKey> {
 
 /// Fails while an engine could still write objects, or a live engine tokens, by a state before
 /// `generation`.
-async fn prove(
+async fn check_proof(
     engine: &Engine,
     permits: &KeyPermits,
     app: u32,
@@ -276,29 +283,36 @@ async fn prove(
         return Ok(());
     };
     let maps = object_maps(engine, &**objects.store(), app, name).await?;
-    fence(engine, permits, maps, generation).await
+    raise_fences(engine, permits, maps, generation).await
 }
 
 /// Fails while an engine that serves a state before `generation` is live.
 pub(super) async fn check_engines(engine: &Engine, generation: u64) -> Result<(), RpcError> {
-    let instances = engine.apps.control().instances().await.map_err(of)?;
+    let instances = engine
+        .apps
+        .control()
+        .instances()
+        .await
+        .map_err(store_error)?;
     let behind = instances
         .iter()
         .filter(|instance| instance.generation < generation);
     let behind: Vec<&str> = behind.map(|instance| instance.id.as_str()).collect();
+
     if behind.is_empty() {
         return Ok(());
     }
+
     let text = format!(
         "not every live engine serves generation {generation} yet: {}",
         behind.join(", ")
     );
-    Err(passing(text, RETRY_MAX))
+    Err(temporary_conflict(text, RETRY_MAX))
 }
 
 /// Raises the fences of maps of objects. Fails while a write that passed a lower fence can still
 /// end.
-pub(super) async fn fence(
+pub(super) async fn raise_fences(
     engine: &Engine,
     permits: &KeyPermits,
     maps: impl IntoIterator<Item = MapId>,
@@ -309,28 +323,34 @@ pub(super) async fn fence(
     };
     let store = objects.store();
     let mut wait = Duration::ZERO;
+
     for map in maps {
-        let since = match permits.raised(map, generation) {
+        let since = match permits.last_raise(map, generation) {
             Some(since) => since,
             None => {
-                store.raise_fence(map, generation).await.map_err(of)?;
-                permits.raise(map, generation)
+                store
+                    .raise_fence(map, generation)
+                    .await
+                    .map_err(store_error)?;
+                permits.record_raise(map, generation)
             }
         };
         wait = wait.max(store.fence_delay().saturating_sub(since.elapsed()));
     }
+
     if wait.is_zero() {
         return Ok(());
     }
+
     let text = format!(
         "earlier writes can still finish for {} ms",
         wait.as_millis() + 1
     );
-    Err(passing(text, wait.min(RETRY_MAX)))
+    Err(temporary_conflict(text, wait.min(RETRY_MAX)))
 }
 
 /// Creates the error for a conflict that passes by itself.
-pub(super) fn passing(text: String, pause: Duration) -> RpcError {
+pub(super) fn temporary_conflict(text: String, pause: Duration) -> RpcError {
     let pause = u32::try_from(pause.as_millis()).unwrap_or(u32::MAX).max(1);
     RpcError::new(ErrorCode::Conflict, text).retry_after_ms(pause)
 }
@@ -345,28 +365,26 @@ async fn object_maps(
 ) -> Result<BTreeSet<MapId>, RpcError> {
     let (_, cached) = engine.apps.find(name);
     let Some(cached) = cached.filter(|cached| cached.number == app) else {
-        return Err(passing(
+        return Err(temporary_conflict(
             "this engine does not serve the app yet".to_owned(),
             RETRY_MAX,
         ));
     };
-    let objects = |collection: &&sealwire_apps::Collection| {
-        matches!(collection.content, CollectionContent::Objects(_))
-    };
     let of_collections = cached
         .collections
         .values()
-        .filter(objects)
+        .filter(|collection| matches!(collection.content, CollectionContent::Objects(_)))
         .map(|collection| cached.map(collection));
     // Also without rows: an engine could write the first key of a data subject.
     let mut maps: BTreeSet<MapId> = of_collections
         .chain([MapId::of_subjects(app), MapId::of_erasures(app)])
         .collect();
     let mut after = MapId { app, collection: 0 };
+
     while let Some(map) = store
         .next_object_map(Some(after))
         .await
-        .map_err(of)?
+        .map_err(store_error)?
         .filter(|map| map.app == app)
     {
         maps.insert(map);
@@ -383,7 +401,7 @@ struct CountPage {
 }
 
 /// Counts rows behind a cursor: objects first, then tokens.
-async fn count(
+async fn count_page(
     engine: &Engine,
     app: &AppSummary,
     cursor: RowCursor,
@@ -401,6 +419,7 @@ async fn count(
             ..cursor
         };
     }
+
     let page = count_tokens(engine, app.number, cursor, limit).await?;
     Ok(page.unwrap_or(CountPage {
         kind: RowKind::Tokens,
@@ -424,33 +443,30 @@ async fn count_objects(
         collection: cursor.collection,
     };
     let after = cursor.id.map(ObjectId);
+
     if after.is_none() {
-        let next = move |store: Arc<dyn ObjectStore>| async move {
-            store.next_object_map(Some(map)).await
-        };
         let found = objects
-            .sweep(map, next)
-            .await
-            .map_err(|failure| failure.to_rpc_error())?;
+            .sweep(map, move |store| async move {
+                store.next_object_map(Some(map)).await
+            })
+            .await?;
         let Some(found) = found.filter(|found| found.app == app.number) else {
             return Ok(None);
         };
         map = found;
     }
-    let operation = move |store: Arc<dyn ObjectStore>| async move {
-        store.count_object_keys(map, after, limit).await
-    };
+
     let page = objects
-        .sweep(map, operation)
-        .await
-        .map_err(|failure| failure.to_rpc_error())?;
-    let name = |key| key_name(app, map.collection, key);
+        .sweep(map, move |store| async move {
+            store.count_object_keys(map, after, limit).await
+        })
+        .await?;
     // Rows of erased subjects, and of unfinished erasures, are under no key.
-    let is_sealed =
-        |(key, _): &([u8; 5], u64)| map.collection < ERASURES_COLLECTION || *key != [0; 5];
-    let sealed = page.found.into_iter().filter(is_sealed);
-    let counts = sealed
-        .map(|(key, rows)| (map.collection, name(key), rows))
+    let counts = page
+        .found
+        .into_iter()
+        .filter(|(key, _)| map.collection < ERASURES_COLLECTION || *key != [0; 5])
+        .map(|(key, rows)| (map.collection, key_name(app, map.collection, key), rows))
         .collect();
     let next = RowCursor {
         collection: map.collection,
@@ -491,23 +507,25 @@ async fn count_tokens(
         collection: cursor.collection,
     };
     let after = cursor.id.map(TokenId);
+
     if after.is_none() {
-        let next = move |store: Arc<dyn TokenStore>| async move { store.next_map(Some(map)).await };
         let found = tokens
-            .sweep(app, next)
-            .await
-            .map_err(|failure| failure.to_rpc_error())?;
+            .sweep(
+                app,
+                move |store| async move { store.next_map(Some(map)).await },
+            )
+            .await?;
         let Some(found) = found.filter(|found| found.app == app) else {
             return Ok(None);
         };
         map = found;
     }
-    let operation =
-        move |store: Arc<dyn TokenStore>| async move { store.count_keys(map, after, limit).await };
+
     let page = tokens
-        .sweep(app, operation)
-        .await
-        .map_err(|failure| failure.to_rpc_error())?;
+        .sweep(app, move |store| async move {
+            store.count_keys(map, after, limit).await
+        })
+        .await?;
     let found: BTreeMap<u32, u64> = page.found;
     let counts = found
         .into_iter()

@@ -14,17 +14,15 @@ use crate::jobs::objects::Objects;
 use bytes::Bytes;
 use sealwire_apps::CollectionName;
 use sealwire_records::objects::{AcceptedRecords, RecordFormat, subject_version};
-use sealwire_store::{
-    CommitSteps, MapId, MapView, ObjectId, ObjectRow, ObjectStore, Reseal, StoreError,
-};
+use sealwire_store::{CommitSteps, MapId, MapView, ObjectId, ObjectRow, Reseal, StoreError};
 use sealwire_wire::RpcError;
 use sealwire_wire::control::{MigrateRequest, MigratedObjects};
 use tokio::time::Instant;
 
 use super::apps::app_id;
-use super::keys::{KeyPermits, check_engines, fence, passing};
-use super::refusal::{bad, of};
+use super::keys::{KeyPermits, check_engines, raise_fences, temporary_conflict};
 use super::rewrap::{PERMIT_WAIT, THROTTLE_MAX, blocking, seal_failed};
+use super::rpc_error::{invalid_param, store_error};
 use crate::engine::Engine;
 use crate::objects::{ObjectCollection, id_text, parse_id};
 use crate::operations::ObjectSealer;
@@ -41,27 +39,27 @@ const ROWS_DEFAULT: u32 = 100;
 pub async fn migrate(
     engine: &Engine,
     permits: &KeyPermits,
-    call: &MigrateRequest<'_>,
+    request: &MigrateRequest<'_>,
 ) -> Result<MigratedObjects, RpcError> {
-    let objects = engine.objects().map_err(|failure| failure.to_rpc_error())?;
+    let objects = engine.objects()?;
     let permit = tokio::time::timeout(PERMIT_WAIT, permits.rewraps.acquire()).await;
     let Ok(Ok(_permit)) = permit else {
-        return Err(passing(
-            "other rewraps are under way".to_owned(),
+        return Err(temporary_conflict(
+            "other rewraps are running".to_owned(),
             PERMIT_WAIT,
         ));
     };
-    let (mut view, mut collection) = located(engine, call).await?;
-    let cursor = call
+    let (mut view, mut collection) = locate_collection(engine, request).await?;
+    let cursor = request
         .after
         .map(|after| MigrationCursor::parse(&collection, after))
         .transpose()?;
     if !collection.schema.records.has_old() {
         // The request before can have ended between the mark and the fence or the anchor.
-        let generation = if call.dry_run {
+        let generation = if request.dry_run {
             view.generation
         } else {
-            mark_authenticated(engine, call, view.map).await?
+            mark_authenticated(engine, request, view.map).await?
         };
         return Ok(MigratedObjects {
             finished: true,
@@ -69,25 +67,24 @@ pub async fn migrate(
             ..MigratedObjects::default()
         });
     }
-    if !call.dry_run {
+    if !request.dry_run {
         if cursor.is_some() && collection.schema.records == AcceptedRecords::All {
-            return Err(bad(
+            return Err(invalid_param(
                 "after must be the `next` of a page that was requested without dry_run",
             ));
         }
-        (view, collection) = mark_migrating(engine, permits, call, (view, collection)).await?;
+        (view, collection) = mark_migrating(engine, permits, request, (view, collection)).await?;
     }
 
-    let limit = call.limit.unwrap_or(ROWS_DEFAULT) as usize;
-    let (rows, next) = page(objects, view.map, cursor.map(|cursor| cursor.after), limit)
-        .await
-        .map_err(|failure| failure.to_rpc_error())?;
-    let sealer =
-        ObjectSealer::new(Arc::clone(&collection)).map_err(|failure| failure.to_rpc_error())?;
-    let found = classified(objects, &sealer, view, rows, call.accept_unauthenticated).await?;
+    let limit = request.limit.unwrap_or(ROWS_DEFAULT) as usize;
+    let (rows, next) =
+        migrate_page(objects, view.map, cursor.map(|cursor| cursor.after), limit).await?;
+    let sealer = ObjectSealer::new(Arc::clone(&collection))?;
+    let found = classify_rows(objects, &sealer, view, rows, request.accept_unauthenticated).await?;
 
     // A dry run changes no record, so no walk that continues from it is clean.
-    let is_clean = !call.dry_run && cursor.is_none_or(|cursor| cursor.is_clean) && found.left == 0;
+    let is_clean =
+        !request.dry_run && cursor.is_none_or(|cursor| cursor.is_clean) && found.left == 0;
     let ClassifiedRows {
         resealed,
         unauthenticated,
@@ -107,19 +104,18 @@ pub async fn migrate(
         ..named
     };
     done.next = next.map(|next| next.text(&collection));
-    if call.dry_run {
+    if request.dry_run {
         done.migrated = resealed.len() as u64;
         return Ok(done);
     }
     let deadline = Instant::now() + THROTTLE_MAX;
     let changes = objects
         .reseal(view, sealer.key(), resealed, deadline)
-        .await
-        .map_err(|failure| failure.to_rpc_error())?;
+        .await?;
     done.migrated = changes.iter().filter(|is_done| **is_done).count() as u64;
     done.changed = changes.len() as u64 - done.migrated;
     if done.next.is_none() && is_clean {
-        done.generation = mark_authenticated(engine, call, view.map).await?;
+        done.generation = mark_authenticated(engine, request, view.map).await?;
         done.finished = true;
     }
     Ok(done)
@@ -129,23 +125,21 @@ pub async fn migrate(
 type LocatedCollection = (MapView, Arc<ObjectCollection>);
 
 /// Returns the collection in its newest state.
-async fn located(
+async fn locate_collection(
     engine: &Engine,
-    call: &MigrateRequest<'_>,
+    request: &MigrateRequest<'_>,
 ) -> Result<LocatedCollection, RpcError> {
-    engine.apps.refresh().await.map_err(of)?;
-    let (generation, app) = engine
-        .apps
-        .find_unsealed(call.app)
-        .map_err(|failure| failure.to_rpc_error())?;
+    engine.apps.refresh().await.map_err(store_error)?;
+    let (generation, app) = engine.apps.find_unsealed(request.app)?;
     let app = app.ok_or_else(|| RequestFailure::NoApp.to_rpc_error())?;
-    if app.collection(call.collection).is_some() {
-        return Err(bad(
+    if app.collection(request.collection).is_some() {
+        return Err(invalid_param(
             "collection must be a collection of objects; token records are always authenticated",
         ));
     }
+
     let collection = app
-        .objects(call.collection)
+        .objects(request.collection)
         .ok_or_else(|| RequestFailure::NoCollection.to_rpc_error())?;
     Ok((
         MapView {
@@ -161,18 +155,18 @@ async fn located(
 async fn mark_migrating(
     engine: &Engine,
     permits: &KeyPermits,
-    call: &MigrateRequest<'_>,
+    request: &MigrateRequest<'_>,
     (mut view, mut collection): LocatedCollection,
 ) -> Result<LocatedCollection, RpcError> {
     if collection.schema.records == AcceptedRecords::All {
         // A repeated command continues from here.
-        set_accepted_records(engine, call, AcceptedRecords::Migrating)
+        set_accepted_records(engine, request, AcceptedRecords::Migrating)
             .await?
-            .map_err(|error| of(error.unfinished()))?;
-        (view, collection) = located(engine, call).await?;
+            .map_err(|error| store_error(error.unfinished()))?;
+        (view, collection) = locate_collection(engine, request).await?;
     }
     check_engines(engine, view.generation).await?;
-    fence(engine, permits, [view.map], view.generation).await?;
+    raise_fences(engine, permits, [view.map], view.generation).await?;
     Ok((view, collection))
 }
 
@@ -180,33 +174,35 @@ async fn mark_migrating(
 /// not know that yet. Returns the generation.
 async fn mark_authenticated(
     engine: &Engine,
-    call: &MigrateRequest<'_>,
+    request: &MigrateRequest<'_>,
     map: MapId,
 ) -> Result<u64, RpcError> {
     let mut steps = CommitSteps::default();
     // The fence counts most where an older state could be put back unnoticed.
     let generation = steps
-        .made(set_accepted_records(engine, call, AcceptedRecords::Authenticated).await?)
-        .map_err(of)?;
-    let objects = engine.objects().map_err(|failure| failure.to_rpc_error())?;
+        .made(set_accepted_records(engine, request, AcceptedRecords::Authenticated).await?)
+        .map_err(store_error)?;
+    let objects = engine.objects()?;
     objects
         .store()
         .raise_fence(map, generation)
         .await
-        .map_err(of)?;
+        .map_err(store_error)?;
     engine.apps.changed_here().await;
-    steps.end().map_err(|error| of(error.unfinished()))?;
+    steps
+        .end()
+        .map_err(|error| store_error(error.unfinished()))?;
     Ok(generation)
 }
 
 /// Marks the collection. Returns the generation, or the error of the commit.
 async fn set_accepted_records(
     engine: &Engine,
-    call: &MigrateRequest<'_>,
+    request: &MigrateRequest<'_>,
     records: AcceptedRecords,
 ) -> Result<Result<u64, StoreError>, RpcError> {
-    let app = app_id(call.app)?;
-    let name = CollectionName::new(call.collection).map_err(of)?;
+    let app = app_id(request.app)?;
+    let name = CollectionName::new(request.collection).map_err(store_error)?;
     let changed = engine
         .apps
         .control()
@@ -217,7 +213,8 @@ async fn set_accepted_records(
 
 /// Position of a walk, and whether it has left no old record behind.
 ///
-/// As text it has a keyed hash: a client that could make one could end a migration before its time.
+/// The text contains a keyed hash, because a client that could forge a cursor could end a migration
+/// early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MigrationCursor {
     after: ObjectId,
@@ -228,35 +225,37 @@ impl MigrationCursor {
     const CLEAN: &str = "clean";
 
     fn parse(collection: &ObjectCollection, text: &str) -> Result<Self, RpcError> {
-        let parse = || {
-            let mut parts = text.split('.');
-            let cursor = Self {
-                after: parse_id(parts.next()?)?,
-                is_clean: parts.next()? == Self::CLEAN,
-            };
-            // Whole words are compared, so the time tells nothing of the hash.
-            let tag = u128::from_str_radix(parts.next()?, 16).ok()?;
-            (tag == cursor.tag(collection) && cursor.text(collection) == text).then_some(cursor)
+        Self::try_parse(collection, text)
+            .ok_or_else(|| invalid_param("after must be the `next` of the page before"))
+    }
+
+    fn try_parse(collection: &ObjectCollection, text: &str) -> Option<Self> {
+        let mut parts = text.split('.');
+        let cursor = Self {
+            after: parse_id(parts.next()?)?,
+            is_clean: parts.next()? == Self::CLEAN,
         };
-        parse().ok_or_else(|| bad("after must be the `next` of the page before"))
+        // The hash is compared as one integer, so the time of the comparison reveals nothing.
+        let tag = u128::from_str_radix(parts.next()?, 16).ok()?;
+        (tag == cursor.keyed_hash(collection) && cursor.text(collection) == text).then_some(cursor)
     }
 
     fn text(self, collection: &ObjectCollection) -> String {
         format!(
             "{}.{}.{:032x}",
             id_text(self.after),
-            self.walk(),
-            self.tag(collection)
+            self.walk_name(),
+            self.keyed_hash(collection)
         )
     }
 
-    fn walk(self) -> &'static str {
+    fn walk_name(self) -> &'static str {
         if self.is_clean { Self::CLEAN } else { "left" }
     }
 
-    fn tag(self, collection: &ObjectCollection) -> u128 {
+    fn keyed_hash(self, collection: &ObjectCollection) -> u128 {
         // No query is hashed like this: it begins with the number of an index.
-        let walk = ["migration: ", self.walk()].concat();
+        let walk = ["migration: ", self.walk_name()].concat();
         let tag = collection.object_keys.cursor_hash(
             collection.map.collection,
             walk.as_bytes(),
@@ -271,7 +270,7 @@ impl MigrationCursor {
 ///
 /// The rows are not selected by the key that they name: whoever can write the store writes that,
 /// too.
-async fn page(
+async fn migrate_page(
     objects: &Objects,
     map: MapId,
     after: Option<ObjectId>,
@@ -284,11 +283,13 @@ async fn page(
         },
         ObjectId([0xff; 16]),
     );
+
     let from = after.map_or(before, |id| (map, id));
-    let operation = move |store: Arc<dyn ObjectStore>| async move {
-        store.scan_objects(Some(from), limit).await
-    };
-    let found = objects.sweep(map, operation).await?;
+    let found = objects
+        .sweep(map, move |store| async move {
+            store.scan_objects(Some(from), limit).await
+        })
+        .await?;
     let count = found.len();
     let rows: Vec<ObjectRow> = found
         .into_iter()
@@ -316,25 +317,26 @@ struct ClassifiedRows {
     left: usize,
 }
 
-async fn classified(
+async fn classify_rows(
     objects: &Objects,
     sealer: &ObjectSealer,
     view: MapView,
     rows: Vec<ObjectRow>,
     accepts: bool,
 ) -> Result<ClassifiedRows, RpcError> {
-    let is_old =
-        |row: &ObjectRow| RecordFormat::of(&row.sealed) != Some(RecordFormat::Authenticated);
-    let rows: Vec<ObjectRow> = rows.into_iter().filter(is_old).collect();
+    let rows: Vec<ObjectRow> = rows
+        .into_iter()
+        .filter(|row| RecordFormat::of(&row.sealed) != Some(RecordFormat::Authenticated))
+        .collect();
     let subjects =
         stored_subjects(objects, view.generation, view.map.app, subjects_of(&rows)).await;
-    let subjects = subjects.map_err(|failure| failure.to_rpc_error())?;
+    let subjects = subjects?;
     let sealer = sealer.clone();
-    blocking(move || classify(&sealer, rows, &subjects, accepts)).await
+    blocking(move || seal_and_classify(&sealer, rows, &subjects, accepts)).await
 }
 
 /// Opens old records and seals those that may be replaced.
-fn classify(
+fn seal_and_classify(
     sealer: &ObjectSealer,
     rows: Vec<ObjectRow>,
     subjects: &StoredSubjects,

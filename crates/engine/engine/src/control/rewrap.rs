@@ -16,15 +16,15 @@ use sealwire_apps::App;
 use sealwire_records::objects::{RecordFormat, token_key_id};
 use sealwire_records::token::{RowBuffer, TokenKeys};
 use sealwire_store::{
-    MapId, MapView, ObjectId, ObjectRow, ObjectStore, Reseal, SUBJECTS_COLLECTION, StoreError,
-    SubjectId, TokenId, TokenStore,
+    MapId, MapView, ObjectId, ObjectRow, Reseal, SUBJECTS_COLLECTION, StoreError, SubjectId,
+    TokenId,
 };
 use sealwire_wire::control::{RewrapRowsRequest, RewrappedRows};
 use sealwire_wire::{ErrorCode, RpcError};
 use tokio::time::Instant;
 
-use super::keys::{KeyPermits, RowCursor, RowKind, check_stores, passing};
-use super::refusal::of;
+use super::keys::{KeyPermits, RowCursor, RowKind, check_stores, temporary_conflict};
+use super::rpc_error::store_error;
 use crate::apps::CachedApp;
 use crate::engine::Engine;
 use crate::objects::ObjectCollection;
@@ -56,6 +56,17 @@ enum TargetRows {
 }
 
 impl RewrapTarget {
+    /// Returns a cursor in this collection.
+    fn cursor(&self, id: Option<[u8; 16]>) -> RowCursor {
+        let (kind, collection) = self.position();
+        RowCursor {
+            kind,
+            collection,
+            id,
+            proven: false,
+        }
+    }
+
     /// Returns the place of the collection in a walk.
     fn position(&self) -> (RowKind, u32) {
         let kind = match self.rows {
@@ -98,27 +109,24 @@ impl RewrapPage {
 pub async fn rewrap(
     engine: &Engine,
     permits: &KeyPermits,
-    call: &RewrapRowsRequest<'_>,
+    request: &RewrapRowsRequest<'_>,
 ) -> Result<RewrappedRows, RpcError> {
     check_stores(engine)?;
-    // A control request that waits takes a place from others, so the wait is short.
+    // A waiting control request occupies a permit that other requests need, so the wait is short.
     let permit = tokio::time::timeout(PERMIT_WAIT, permits.rewraps.acquire()).await;
     let Ok(Ok(_permit)) = permit else {
-        return Err(passing(
-            "other rewraps are under way".to_owned(),
+        return Err(temporary_conflict(
+            "other rewraps are running".to_owned(),
             PERMIT_WAIT,
         ));
     };
-    engine.apps.refresh().await.map_err(of)?;
-    let (generation, app) = engine
-        .apps
-        .find_unsealed(call.app)
-        .map_err(|failure| failure.to_rpc_error())?;
+    engine.apps.refresh().await.map_err(store_error)?;
+    let (generation, app) = engine.apps.find_unsealed(request.app)?;
     let app = app.ok_or_else(|| RequestFailure::NoApp.to_rpc_error())?;
-    let cursor = call
+    let cursor = request
         .after
         .map_or_else(|| Ok(RowCursor::first(false)), RowCursor::parse)?;
-    let targets = targets(engine, &app, call.collection)?;
+    let targets = targets(engine, &app, request.collection)?;
     let mut targets = targets
         .into_iter()
         .filter(|target| target.position() >= (cursor.kind, cursor.collection));
@@ -128,9 +136,9 @@ pub async fn rewrap(
             ..RewrappedRows::default()
         });
     };
-    let is_begun = target.position() == (cursor.kind, cursor.collection);
-    let after = cursor.id.filter(|_| is_begun);
-    let limit = call.limit.unwrap_or(ROWS_DEFAULT) as usize;
+    let is_started = target.position() == (cursor.kind, cursor.collection);
+    let after = cursor.id.filter(|_| is_started);
+    let limit = request.limit.unwrap_or(ROWS_DEFAULT) as usize;
     let page = match &target.rows {
         TargetRows::Objects(collection) => {
             let view = MapView {
@@ -150,15 +158,10 @@ pub async fn rewrap(
             rewrap_tokens(engine, collection, after.map(TokenId), limit).await
         }
     }?;
-    let at = |(kind, collection), id| RowCursor {
-        kind,
-        collection,
-        id,
-        proven: false,
-    };
+
     let next = match page.next {
-        Some(id) => Some(at(target.position(), Some(id))),
-        None => targets.next().map(|next| at(next.position(), None)),
+        Some(id) => Some(target.cursor(Some(id))),
+        None => targets.next().map(|next| next.cursor(None)),
     };
     let RewrapPage {
         rewrapped,
@@ -167,6 +170,7 @@ pub async fn rewrap(
         unauthenticated,
         ..
     } = page;
+
     let next = next.map(|next| next.text());
     Ok(RewrappedRows {
         rewrapped,
@@ -204,9 +208,11 @@ fn targets(
             });
         }
     }
+
     if only.is_some() && targets.is_empty() {
         return Err(RequestFailure::NoCollection.to_rpc_error());
     }
+
     if only.is_none() && engine.objects.is_some() {
         let rows = TargetRows::Subjects(Arc::clone(&found.token_keys));
         targets.push(RewrapTarget {
@@ -215,6 +221,7 @@ fn targets(
             rows,
         });
     }
+
     targets.sort_by_key(RewrapTarget::position);
     Ok(targets)
 }
@@ -226,29 +233,28 @@ async fn rewrap_objects(
     after: Option<ObjectId>,
     limit: usize,
 ) -> Result<RewrapPage, RpcError> {
-    let answer = |failure: RequestFailure| failure.to_rpc_error();
-    let objects = engine.objects().map_err(answer)?;
-    let sealer = ObjectSealer::new(Arc::clone(collection)).map_err(answer)?;
+    let objects = engine.objects()?;
+    let sealer = ObjectSealer::new(Arc::clone(collection))?;
     let key = sealer.key();
-    let operation = move |store: Arc<dyn ObjectStore>| async move {
-        store.objects_of_other_keys(view, key, after, limit).await
-    };
-    let page = objects.sweep(view.map, operation).await.map_err(answer)?;
+    let page = objects
+        .sweep(view.map, move |store| async move {
+            store.objects_of_other_keys(view, key, after, limit).await
+        })
+        .await?;
     // Sealing an old record again would authenticate a record that may be forged. Only
     // `collections.migrate` does so.
-    let is_authentic =
-        |row: &ObjectRow| RecordFormat::of(&row.sealed) == Some(RecordFormat::Authenticated);
     let count = page.found.len();
-    let authentic: Vec<ObjectRow> = page.found.into_iter().filter(is_authentic).collect();
+    let authentic: Vec<ObjectRow> = page
+        .found
+        .into_iter()
+        .filter(|row| RecordFormat::of(&row.sealed) == Some(RecordFormat::Authenticated))
+        .collect();
     let unauthenticated = (count - authentic.len()) as u64;
-    let (found, erased) = readable(objects, view, authentic).await.map_err(answer)?;
+    let (found, erased) = readable(objects, view, authentic).await?;
     let (rows, unopened) = blocking(move || reseal_objects(&sealer, found)).await?;
     let unopened = unopened + erased;
     let deadline = Instant::now() + THROTTLE_MAX;
-    let resealed = objects
-        .reseal(view, key, rows, deadline)
-        .await
-        .map_err(answer)?;
+    let resealed = objects.reseal(view, key, rows, deadline).await?;
     Ok(RewrapPage {
         unauthenticated,
         ..RewrapPage::new(unopened, &resealed, page.next.map(|id| id.0))
@@ -281,16 +287,16 @@ async fn rewrap_subjects(
     after: Option<ObjectId>,
     limit: usize,
 ) -> Result<RewrapPage, RpcError> {
-    let answer = |failure: RequestFailure| failure.to_rpc_error();
-    let objects = engine.objects().map_err(answer)?;
+    let objects = engine.objects()?;
     let number = keys
         .newest()
         .ok_or_else(|| RequestFailure::NoTokenKey.to_rpc_error())?;
     let key = token_key_id(number);
-    let operation = move |store: Arc<dyn ObjectStore>| async move {
-        store.objects_of_other_keys(view, key, after, limit).await
-    };
-    let page = objects.sweep(view.map, operation).await.map_err(answer)?;
+    let page = objects
+        .sweep(view.map, move |store| async move {
+            store.objects_of_other_keys(view, key, after, limit).await
+        })
+        .await?;
     // The rows of erased subjects are empty.
     let rows = page
         .found
@@ -299,13 +305,10 @@ async fn rewrap_subjects(
         .map(|row| (row.id, None, row.sealed))
         .collect();
     let keys = Arc::clone(keys);
-    let sealed = move || reseal_rows(&keys, SUBJECTS_COLLECTION, rows, |id: ObjectId| id.0);
-    let (rows, unopened) = blocking(sealed).await?;
+    let (rows, unopened) =
+        blocking(move || reseal_rows(&keys, SUBJECTS_COLLECTION, rows, |id| id.0)).await?;
     let deadline = Instant::now() + THROTTLE_MAX;
-    let resealed = objects
-        .reseal(view, key, rows, deadline)
-        .await
-        .map_err(answer)?;
+    let resealed = objects.reseal(view, key, rows, deadline).await?;
     Ok(RewrapPage::new(
         unopened,
         &resealed,
@@ -339,26 +342,26 @@ async fn rewrap_tokens(
     after: Option<TokenId>,
     limit: usize,
 ) -> Result<RewrapPage, RpcError> {
-    let answer = |failure: RequestFailure| failure.to_rpc_error();
-    let tokens = engine.tokens().map_err(answer)?;
+    let tokens = engine.tokens()?;
     let map = collection.map;
     let keys = Arc::clone(&collection.keys);
     let number = keys
         .newest()
         .ok_or_else(|| RequestFailure::NoTokenKey.to_rpc_error())?;
-    let operation = move |store: Arc<dyn TokenStore>| async move {
-        store.rows_of_other_keys(map, number, after, limit).await
-    };
-    let page = tokens.sweep(map.app, operation).await.map_err(answer)?;
+    let page = tokens
+        .sweep(map.app, move |store| async move {
+            store.rows_of_other_keys(map, number, after, limit).await
+        })
+        .await?;
     let rows = page
         .found
         .into_iter()
         .map(|row| (row.id, row.subject, row.sealed))
         .collect();
     let (rows, unopened) =
-        blocking(move || reseal_rows(&keys, map.collection, rows, |id: TokenId| id.0)).await?;
+        blocking(move || reseal_rows(&keys, map.collection, rows, |id| id.0)).await?;
     let deadline = Instant::now() + THROTTLE_MAX;
-    let resealed = tokens.reseal(map, rows, deadline).await.map_err(answer)?;
+    let resealed = tokens.reseal(map, rows, deadline).await?;
     Ok(RewrapPage::new(
         unopened,
         &resealed,
@@ -403,7 +406,7 @@ pub(super) fn seal_failed(error: impl std::fmt::Display) -> RpcError {
 }
 
 fn ended() -> RpcError {
-    of(StoreError::Unavailable(
+    store_error(StoreError::Unavailable(
         "the work on its rows ended early".into(),
     ))
 }

@@ -18,8 +18,8 @@ use sealwire_wire::control::{
 };
 use sealwire_wire::{self as wire, ErrorCode, RpcError};
 
-use super::apps::{PAGE_DEFAULT, cut};
-use super::refusal::{bad, of as refused};
+use super::apps::{PAGE_DEFAULT, truncate_page};
+use super::rpc_error::{invalid_param, store_error};
 use crate::access::{Authorizer, check_loaded, grants_of};
 use crate::apps::readable_roles;
 
@@ -30,19 +30,23 @@ const PAGE: usize = 1_000;
 
 /// `roles.list`.
 pub async fn roles(store: &dyn ControlStore, page: Page<'_>) -> Result<Roles, RpcError> {
-    let snapshot = store.load().await.map_err(refused)?;
+    let snapshot = store.load().await.map_err(store_error)?;
     let mut all = vec![Role::administrator()];
     for (key, record) in snapshot
         .records
         .iter()
         .filter(|(key, _)| key.starts_with("role/"))
     {
-        all.push(Role::from_record(key, record).map_err(|error| refused(damaged(key, &error)))?);
+        all.push(
+            Role::from_record(key, record)
+                .map_err(|error| store_error(damaged_record(key, &error)))?,
+        );
     }
+
     all.sort_unstable_by(|one, other| one.name().cmp(other.name()));
-    let (all, next) = cut(all, page, |role| role.name().as_str());
+    let (all, next) = truncate_page(all, page, |role| role.name().as_str());
     Ok(Roles {
-        roles: all.iter().map(view).collect(),
+        roles: all.iter().map(role_view).collect(),
         next,
         generation: snapshot.generation,
     })
@@ -51,52 +55,55 @@ pub async fn roles(store: &dyn ControlStore, page: Page<'_>) -> Result<Roles, Rp
 /// Every method that changes a role.
 pub async fn change_role(
     store: &dyn ControlStore,
-    call: &RoleRequest<'_>,
+    request: &RoleRequest<'_>,
 ) -> Result<RoleChanged, RpcError> {
-    match &call.operation {
+    match &request.operation {
         RoleOperation::Set { grants } => {
             let grants = grants
                 .iter()
                 .enumerate()
-                .map(|(at, text)| grant(at, text))
+                .map(|(at, text)| parse_grant(at, text))
                 .collect::<Result<_, _>>()?;
-            let role = Role::new(call.role, grants).map_err(bad)?;
+            let role = Role::new(request.role, grants).map_err(invalid_param)?;
             let generation = set_role(store, &role).await?;
             Ok(RoleChanged {
-                role: Some(view(&role)),
+                role: Some(role_view(&role)),
                 generation,
             })
         }
-        RoleOperation::Delete => delete_role(store, call.role).await,
+        RoleOperation::Delete => delete_role(store, request.role).await,
     }
 }
 
 /// A grant of that place, its mask in the words that all masks are listed in.
-fn grant(at: usize, text: &str) -> Result<Grant, RpcError> {
-    let mut grant = Grant::from_text(text).map_err(bad)?;
+fn parse_grant(at: usize, text: &str) -> Result<Grant, RpcError> {
+    let mut grant = Grant::from_text(text).map_err(invalid_param)?;
     if let Some(mask) = &grant.mask {
-        let wrong = |what| bad(format!("mask of grant {}: {what}", at + 1));
-        let function = crate::jobs::masks::of_role(mask.as_str()).map_err(wrong)?;
-        grant.mask = Some(MaskText::new(&function.to_string()).map_err(bad)?);
+        let function = crate::jobs::masks::parse_role_mask(mask.as_str())
+            .map_err(|what| invalid_param(format!("mask of grant {}: {what}", at + 1)))?;
+        grant.mask = Some(MaskText::new(&function.to_string()).map_err(invalid_param)?);
     }
     Ok(grant)
 }
 
 async fn set_role(store: &dyn ControlStore, role: &Role) -> Result<u64, RpcError> {
     for tries in 0..TRIES_MAX {
-        let snapshot = store.load().await.map_err(refused)?;
+        let snapshot = store.load().await.map_err(store_error)?;
         let before = readable_roles(&snapshot.records);
         let mut after = readable_roles(&snapshot.records);
         after.insert(role.name().as_str().into(), Arc::new(role.clone()));
-        let left = administrators(store, snapshot.generation, [&before, &after], None)
+        let left = find_administrators(store, snapshot.generation, [&before, &after], None)
             .await
-            .map_err(refused)?;
+            .map_err(store_error)?;
         let Some([had, has]) = left else {
-            pause(tries).await;
+            pause_before_retry(tries).await;
             continue;
         };
         if had && !has {
-            return Err(locks_out(&format!("with these grants of {}", role.name())));
+            return Err(no_administrator_left(&format!(
+                "with these grants of {}",
+                role.name()
+            )));
         }
         let done = store
             .commit(
@@ -105,17 +112,17 @@ async fn set_role(store: &dyn ControlStore, role: &Role) -> Result<u64, RpcError
                 Some(&role.to_record()),
             )
             .await;
-        match done.map_err(refused)? {
+        match done.map_err(store_error)? {
             Commit::Done(generation) => return Ok(generation),
-            Commit::Moved => pause(tries).await,
+            Commit::Moved => pause_before_retry(tries).await,
         }
     }
-    Err(moved())
+    Err(change_conflict())
 }
 
 /// Returns whether some principal can grant roles for good, under each of two sets of roles, as of
 /// one generation; `None`: it is another generation by now. `except`: without this principal.
-async fn administrators(
+async fn find_administrators(
     store: &dyn ControlStore,
     generation: u64,
     roles: [&HashMap<Box<str>, Arc<Role>>; 2],
@@ -135,7 +142,7 @@ async fn administrators(
         {
             if except != Some(&binding.principal) {
                 for (found, roles) in found.iter_mut().zip(roles) {
-                    *found |= administers(&binding, roles);
+                    *found |= is_administrator(&binding, roles);
                 }
             }
         }
@@ -147,12 +154,12 @@ async fn administrators(
 }
 
 /// Returns true if a principal can grant roles, without an end.
-fn administers(binding: &Binding, roles: &HashMap<Box<str>, Arc<Role>>) -> bool {
+fn is_administrator(binding: &Binding, roles: &HashMap<Box<str>, Arc<Role>>) -> bool {
     let grant = AuthorizationRequest::new(Operation::PrincipalsGrant, None, None);
     grants_of(binding, roles).permitted(&grant).is_ok()
 }
 
-fn locks_out(how: &str) -> RpcError {
+fn no_administrator_left(how: &str) -> RpcError {
     let text = format!(
         "{how} nobody could grant roles any more: first give another principal a role that can, such as {ADMINISTRATOR}"
     );
@@ -160,23 +167,27 @@ fn locks_out(how: &str) -> RpcError {
 }
 
 async fn delete_role(store: &dyn ControlStore, name: &str) -> Result<RoleChanged, RpcError> {
-    let name = RoleName::new(name).map_err(bad)?;
+    let name = RoleName::new(name).map_err(invalid_param)?;
     if name.as_str() == ADMINISTRATOR {
-        return Err(bad("role administrator is built in"));
+        return Err(invalid_param("role administrator is built in"));
     }
+
     let key = role_key(&name);
     for tries in 0..TRIES_MAX {
-        let (base, record) = store.read(&key).await.map_err(refused)?;
+        let (base, record) = store.read(&key).await.map_err(store_error)?;
         if record.is_none() {
             return Err(RpcError::new(
                 ErrorCode::NotFound,
                 format!("there is no role {name}"),
             ));
         }
-        let holder = match holder(store, base, &name).await.map_err(refused)? {
+        let holder = match find_role_holder(store, base, &name)
+            .await
+            .map_err(store_error)?
+        {
             Some(holder) => holder,
             None => {
-                pause(tries).await;
+                pause_before_retry(tries).await;
                 continue; // Something has changed meanwhile.
             }
         };
@@ -187,21 +198,21 @@ async fn delete_role(store: &dyn ControlStore, name: &str) -> Result<RoleChanged
             );
             return Err(RpcError::new(ErrorCode::Conflict, text));
         }
-        match store.commit(base, &key, None).await.map_err(refused)? {
+        match store.commit(base, &key, None).await.map_err(store_error)? {
             Commit::Done(generation) => {
                 return Ok(RoleChanged {
                     role: None,
                     generation,
                 });
             }
-            Commit::Moved => pause(tries).await,
+            Commit::Moved => pause_before_retry(tries).await,
         }
     }
-    Err(moved())
+    Err(change_conflict())
 }
 
 /// Somebody who has that role, as of one generation; the outer `None`: it is another one by now.
-async fn holder(
+async fn find_role_holder(
     store: &dyn ControlStore,
     generation: u64,
     role: &RoleName,
@@ -214,7 +225,7 @@ async fn holder(
         }
         for (key, record) in &page.records {
             let binding =
-                Binding::from_record(key, record).map_err(|error| damaged(key, &error))?;
+                Binding::from_record(key, record).map_err(|error| damaged_record(key, &error))?;
             if binding.roles.contains(role) {
                 return Ok(Some(Some(binding.principal)));
             }
@@ -230,23 +241,26 @@ async fn holder(
 pub async fn principals(store: &dyn ControlStore, page: Page<'_>) -> Result<Principals, RpcError> {
     let after = page
         .after
-        .map(|after| principal(after).map(|after| principal_key(&after)))
+        .map(|after| parse_principal(after).map(|after| principal_key(&after)))
         .transpose()?;
     let limit = page.limit.unwrap_or(PAGE_DEFAULT) as usize;
     let mut found = store
         .singles(after.as_deref(), limit + 1)
         .await
-        .map_err(refused)?;
+        .map_err(store_error)?;
     let more = found.records.len() > limit;
+
     if more {
         found.records.pop_last();
     }
+
     let mut all = Vec::with_capacity(found.records.len());
     for (key, record) in &found.records {
-        let binding =
-            Binding::from_record(key, record).map_err(|error| refused(damaged(key, &error)))?;
-        all.push(view_of_principal(&binding));
+        let binding = Binding::from_record(key, record)
+            .map_err(|error| store_error(damaged_record(key, &error)))?;
+        all.push(principal_view(&binding));
     }
+
     let next = all
         .last()
         .filter(|_| more)
@@ -261,27 +275,30 @@ pub async fn principals(store: &dyn ControlStore, page: Page<'_>) -> Result<Prin
 /// Every method that changes the roles of a principal.
 pub async fn change_principal(
     store: &dyn ControlStore,
-    call: PrincipalRequest<'_>,
+    request: PrincipalRequest<'_>,
 ) -> Result<PrincipalChanged, RpcError> {
-    let who = principal(call.principal)?;
-    let generation = match call.operation {
+    let who = parse_principal(request.principal)?;
+    let generation = match request.operation {
         PrincipalOperation::Grant { role } => {
-            let name = RoleName::new(role).map_err(bad)?;
-            bind(store, &who, &name)
+            let name = RoleName::new(role).map_err(invalid_param)?;
+            assign_role(store, &who, &name)
                 .await
                 .map_err(|error| match error {
                     BindError::NoRole => {
                         RpcError::new(ErrorCode::NotFound, format!("there is no role {name}"))
                     }
-                    BindError::TooMany => bad(format!("a principal has at most {ROLES_MAX} roles")),
-                    BindError::Store(error) => refused(error),
+                    BindError::TooMany => {
+                        invalid_param(format!("a principal has at most {ROLES_MAX} roles"))
+                    }
+                    BindError::Store(error) => store_error(error),
                 })?
         }
         PrincipalOperation::Revoke { role } => revoke(store, &who, role).await?,
     };
-    let (_, binding) = binding(store, &who).await.map_err(refused)?;
+
+    let (_, binding) = load_binding(store, &who).await.map_err(store_error)?;
     Ok(PrincipalChanged {
-        principal: binding.as_ref().map(view_of_principal),
+        principal: binding.as_ref().map(principal_view),
         generation,
     })
 }
@@ -301,14 +318,14 @@ impl From<StoreError> for BindError {
 
 /// Gives a role to a principal, which may have it already. Gives the generation from which on it
 /// has.
-pub(super) async fn bind(
+pub(super) async fn assign_role(
     store: &dyn ControlStore,
     who: &Principal,
     name: &RoleName,
 ) -> Result<u64, BindError> {
     let key = principal_key(who);
     for tries in 0..TRIES_MAX {
-        let (base, binding) = binding(store, who).await?;
+        let (base, binding) = load_binding(store, who).await?;
         if name.as_str() != ADMINISTRATOR {
             let (generation, role) = store.read(&role_key(name)).await?;
             if role.is_none() {
@@ -333,12 +350,22 @@ pub(super) async fn bind(
         .to_record();
         match store.commit(base, &key, Some(&record)).await? {
             Commit::Done(generation) => return Ok(generation),
-            Commit::Moved => pause(tries).await,
+            Commit::Moved => pause_before_retry(tries).await,
         }
     }
+
     Err(BindError::Store(StoreError::Unavailable(
         "other changes always came first".into(),
     )))
+}
+
+/// Returns the error for a principal without the role to revoke, or without any role.
+fn no_such_role(who: &Principal, role: Option<&RoleName>) -> RpcError {
+    let what = role.map_or("a role".to_owned(), |role| format!("role {role}"));
+    RpcError::new(
+        ErrorCode::NotFound,
+        format!("{} does not have {what}", who.to_text()),
+    )
 }
 
 async fn revoke(
@@ -346,42 +373,35 @@ async fn revoke(
     who: &Principal,
     role: Option<&str>,
 ) -> Result<u64, RpcError> {
-    let role = role.map(RoleName::new).transpose().map_err(bad)?;
+    let role = role.map(RoleName::new).transpose().map_err(invalid_param)?;
     let key = principal_key(who);
-    let not_found = || {
-        let what = role
-            .as_ref()
-            .map_or("a role".to_owned(), |role| format!("role {role}"));
-        RpcError::new(
-            ErrorCode::NotFound,
-            format!("{} does not have {what}", who.to_text()),
-        )
-    };
     for tries in 0..TRIES_MAX {
-        let (base, binding) = binding(store, who).await.map_err(refused)?;
-        let mut binding = binding.ok_or_else(not_found)?;
+        let (base, binding) = load_binding(store, who).await.map_err(store_error)?;
+        let mut binding = binding.ok_or_else(|| no_such_role(who, role.as_ref()))?;
         let before = binding.clone();
         match &role {
-            Some(role) if !binding.roles.contains(role) => return Err(not_found()),
+            Some(role) if !binding.roles.contains(role) => {
+                return Err(no_such_role(who, Some(role)));
+            }
             Some(role) => binding.roles.retain(|one| one != role),
             None => binding.roles.clear(),
         }
-        let snapshot = store.load().await.map_err(refused)?;
+        let snapshot = store.load().await.map_err(store_error)?;
         let roles = readable_roles(&snapshot.records);
-        if administers(&before, &roles) && !administers(&binding, &roles) {
-            let others = administrators(store, base, [&roles, &roles], Some(who))
+        if is_administrator(&before, &roles) && !is_administrator(&binding, &roles) {
+            let others = find_administrators(store, base, [&roles, &roles], Some(who))
                 .await
-                .map_err(refused)?;
+                .map_err(store_error)?;
             match others {
                 Some([true, _]) if snapshot.generation == base => (),
                 Some([false, _]) if snapshot.generation == base => {
-                    return Err(locks_out(&format!(
+                    return Err(no_administrator_left(&format!(
                         "without this role of {}",
                         who.to_text()
                     )));
                 }
                 _ => {
-                    pause(tries).await;
+                    pause_before_retry(tries).await;
                     continue;
                 }
             }
@@ -390,13 +410,13 @@ async fn revoke(
         match store
             .commit(base, &key, record.as_deref())
             .await
-            .map_err(refused)?
+            .map_err(store_error)?
         {
             Commit::Done(generation) => return Ok(generation),
-            Commit::Moved => pause(tries).await,
+            Commit::Moved => pause_before_retry(tries).await,
         }
     }
-    Err(moved())
+    Err(change_conflict())
 }
 
 /// `principals.check`: what becomes of such a request at this engine.
@@ -404,9 +424,12 @@ async fn revoke(
 /// # Errors
 ///
 /// The request names no principal or operation, or a target that the operation does not have.
-pub async fn check(authorizer: &Authorizer, call: &CheckRequest<'_>) -> Result<Checked, RpcError> {
-    let (who, operation) = checked_request(call)?;
-    Ok(authorizer.check(&who, operation, call.property).await)
+pub async fn check(
+    authorizer: &Authorizer,
+    request: &CheckRequest<'_>,
+) -> Result<Checked, RpcError> {
+    let (who, operation) = checked_request(request)?;
+    Ok(authorizer.check(&who, operation, request.property).await)
 }
 
 /// `principals.check` on a store without an engine: what becomes of such a request at an engine in
@@ -418,14 +441,14 @@ pub async fn check(authorizer: &Authorizer, call: &CheckRequest<'_>) -> Result<C
 pub async fn check_store(
     store: &dyn ControlStore,
     mode: AccessMode,
-    call: &CheckRequest<'_>,
+    request: &CheckRequest<'_>,
 ) -> Result<Checked, RpcError> {
-    let (who, operation) = checked_request(call)?;
+    let (who, operation) = checked_request(request)?;
     for tries in 0..TRIES_MAX {
-        let snapshot = store.load().await.map_err(refused)?;
-        let (generation, binding) = binding(store, &who).await.map_err(refused)?;
+        let snapshot = store.load().await.map_err(store_error)?;
+        let (generation, binding) = load_binding(store, &who).await.map_err(store_error)?;
         if generation != snapshot.generation {
-            pause(tries).await;
+            pause_before_retry(tries).await;
             continue;
         }
         let roles = readable_roles(&snapshot.records);
@@ -434,47 +457,50 @@ pub async fn check_store(
             mode,
             Ok(grants),
             operation,
-            call.property,
+            request.property,
             generation,
         ));
     }
-    Err(moved())
+    Err(change_conflict())
 }
 
 /// Returns the principal and the request that a check is about.
 fn checked_request<'a>(
-    call: &CheckRequest<'a>,
+    request: &CheckRequest<'a>,
 ) -> Result<(Principal, AuthorizationRequest<'a>), RpcError> {
-    let who = principal(call.principal)?;
-    let operation = Operation::from_name(call.operation).ok_or_else(|| {
-        bad("operation must be the name of a method that needs a role, such as encrypt")
+    let who = parse_principal(request.principal)?;
+    let operation = Operation::from_name(request.operation).ok_or_else(|| {
+        invalid_param("operation must be the name of a method that needs a role, such as encrypt")
     })?;
-    if call.collection.is_some() && !operation.has_collection()
-        || call.app.is_some() && !operation.has_app()
+
+    if request.collection.is_some() && !operation.has_collection()
+        || request.app.is_some() && !operation.has_app()
     {
-        return Err(bad(format!(
-            "{operation} is not about that: leave out what it does not concern"
+        return Err(invalid_param(format!(
+            "{operation} has no such target: leave out the app or collection that it does not have"
         )));
     }
-    if call.property.is_some() && !operation.has_property() {
-        return Err(bad(format!(
+
+    if request.property.is_some() && !operation.has_property() {
+        return Err(invalid_param(format!(
             "{operation} is not about properties: leave property out"
         )));
     }
+
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_secs();
     Ok((
         who,
-        AuthorizationRequest::new(operation, call.app, call.collection)
-            .because(call.reason)
+        AuthorizationRequest::new(operation, request.app, request.collection)
+            .because(request.reason)
             .at(now),
     ))
 }
 
 /// Returns the binding of a principal, and its generation.
-async fn binding(
+async fn load_binding(
     store: &dyn ControlStore,
     who: &Principal,
 ) -> Result<(u64, Option<Binding>), StoreError> {
@@ -483,11 +509,14 @@ async fn binding(
     let binding = record
         .map(|record| Binding::from_record(&key, &record))
         .transpose();
-    Ok((generation, binding.map_err(|error| damaged(&key, &error))?))
+    Ok((
+        generation,
+        binding.map_err(|error| damaged_record(&key, &error))?,
+    ))
 }
 
 /// Puts a record there, whatever was, as often as another change comes first.
-pub(super) async fn put(
+pub(super) async fn commit_record(
     store: &dyn ControlStore,
     key: &str,
     record: &[u8],
@@ -496,7 +525,7 @@ pub(super) async fn put(
         let base = store.generation().await?;
         match store.commit(base, key, Some(record)).await? {
             Commit::Done(generation) => return Ok(generation),
-            Commit::Moved => pause(tries).await,
+            Commit::Moved => pause_before_retry(tries).await,
         }
     }
     Err(StoreError::Unavailable(
@@ -504,13 +533,13 @@ pub(super) async fn put(
     ))
 }
 
-fn principal(text: &str) -> Result<Principal, RpcError> {
+fn parse_principal(text: &str) -> Result<Principal, RpcError> {
     Principal::from_text(text).ok_or_else(|| {
-        bad("principal must be a name that a certificate can have: a DNS name, a spiffe:// URI, or cn: and a common name")
+        invalid_param("principal must be a name that a certificate can have: a DNS name, a spiffe:// URI, or cn: and a common name")
     })
 }
 
-fn view(role: &Role) -> wire::control::Role {
+fn role_view(role: &Role) -> wire::control::Role {
     wire::control::Role {
         role: role.name().to_string(),
         grants: role.grants().iter().map(ToString::to_string).collect(),
@@ -518,7 +547,7 @@ fn view(role: &Role) -> wire::control::Role {
     }
 }
 
-fn view_of_principal(binding: &Binding) -> wire::control::Principal {
+fn principal_view(binding: &Binding) -> wire::control::Principal {
     let roles = binding.roles.iter().map(ToString::to_string).collect();
     wire::control::Principal {
         principal: binding.principal.to_text(),
@@ -526,21 +555,21 @@ fn view_of_principal(binding: &Binding) -> wire::control::Principal {
     }
 }
 
-fn damaged(key: &str, error: &RecordError) -> StoreError {
+fn damaged_record(key: &str, error: &RecordError) -> StoreError {
     StoreError::Damaged {
         place: key.to_owned(),
         what: error.to_string(),
     }
 }
 
-fn moved() -> RpcError {
-    refused(StoreError::Unavailable(
+fn change_conflict() -> RpcError {
+    store_error(StoreError::Unavailable(
         "other changes always came first".into(),
     ))
 }
 
 /// Waits for a random time, so that changes that were too late do not repeat at the same moment.
-async fn pause(tries: u32) {
+async fn pause_before_retry(tries: u32) {
     tokio::time::sleep(Duration::from_millis(rand::random_range(
         0..1 << tries.min(5),
     )))

@@ -7,26 +7,25 @@ use sealwire_store::{ObjectStore, StoreError};
 use sealwire_wire::RpcError;
 use sealwire_wire::control::{self as wire, AlterCollection, CollectionChanged};
 
-use super::refusal::{bad, of};
+use super::rpc_error::{invalid_param, store_error};
 use super::views;
 use crate::suite;
 
-/// Attempts to change a schema when other changes of it come first.
+/// Maximum number of attempts to change a schema that other requests change at the same time.
 const TRIES_MAX: u32 = 8;
 
 /// Converts a property of a request.
 pub(super) fn spec(spec: &wire::PropertySpec<'_>) -> Result<PropertySpec, RpcError> {
-    let types = || {
-        let names: Vec<&str> = PropertyType::ALL.iter().map(|one| one.name()).collect();
-        bad(format!(
-            "type of property {} must be one of {}",
-            spec.name,
-            names.join(", ")
-        ))
-    };
     Ok(PropertySpec {
-        name: name(spec.name)?,
-        property_type: PropertyType::from_name(spec.property_type).ok_or_else(types)?,
+        name: property_name(spec.name)?,
+        property_type: PropertyType::from_name(spec.property_type).ok_or_else(|| {
+            let names: Vec<&str> = PropertyType::ALL.iter().map(|one| one.name()).collect();
+            invalid_param(format!(
+                "type of property {} must be one of {}",
+                spec.name,
+                names.join(", ")
+            ))
+        })?,
         nullable: spec.nullable,
         unique: spec.unique,
         index: spec.index,
@@ -38,29 +37,28 @@ pub(super) fn spec(spec: &wire::PropertySpec<'_>) -> Result<PropertySpec, RpcErr
     })
 }
 
-fn name(name: &str) -> Result<PropertyName, RpcError> {
-    PropertyName::new(name).map_err(bad)
+fn property_name(name: &str) -> Result<PropertyName, RpcError> {
+    PropertyName::new(name).map_err(invalid_param)
+}
+
+fn property_names(names: &[&str]) -> Result<Vec<PropertyName>, RpcError> {
+    names.iter().map(|name| property_name(name)).collect()
 }
 
 /// Converts a change of a schema.
 pub(super) fn change(alter: &AlterCollection<'_>) -> Result<SchemaChange, RpcError> {
-    let names = |names: &[&str]| {
-        names
-            .iter()
-            .map(|one| name(one))
-            .collect::<Result<Vec<_>, _>>()
-    };
     let change = SchemaChange {
         add: alter.add.iter().map(spec).collect::<Result<_, _>>()?,
-        drop: names(&alter.drop)?,
-        relax_unique: names(&alter.allow_duplicates)?,
-        relax_not_null: names(&alter.allow_null)?,
-        drop_index: names(&alter.drop_index)?,
+        drop: property_names(&alter.drop)?,
+        relax_unique: property_names(&alter.allow_duplicates)?,
+        relax_not_null: property_names(&alter.allow_null)?,
+        drop_index: property_names(&alter.drop_index)?,
         suite: alter.suite.map(suite::from_wire),
         ..SchemaChange::default()
     };
+
     if change == SchemaChange::default() {
-        return Err(bad(
+        return Err(invalid_param(
             "name a change: add, drop, allow_duplicates, allow_null, drop_index or suite",
         ));
     }
@@ -79,9 +77,12 @@ pub(super) async fn alter(
         let reused = control
             .reused_property(app, name, &change)
             .await
-            .map_err(of)?;
+            .map_err(store_error)?;
         if let (Some((map, generation)), Some(objects)) = (reused, objects) {
-            objects.raise_fence(map, generation).await.map_err(of)?;
+            objects
+                .raise_fence(map, generation)
+                .await
+                .map_err(store_error)?;
         }
         let fence = reused.map(|(_, generation)| generation);
         match control
@@ -96,8 +97,8 @@ pub(super) async fn alter(
                 });
             }
             Err(StoreError::Unavailable(_)) if tries < TRIES_MAX => {}
-            Err(error) => return Err(of(error)),
+            Err(error) => return Err(store_error(error)),
         }
     }
-    Err(bad("the last attempt returns"))
+    Err(invalid_param("the last attempt returns"))
 }

@@ -76,6 +76,7 @@ pub(super) fn collection(found: CollectionSummary) -> wire::Collection {
             };
         }
     };
+
     let (format, ends) = match rules.format {
         Format::Opaque => (TokenFormat::Opaque, None),
         Format::Uuid => (TokenFormat::Uuid, None),
@@ -83,6 +84,7 @@ pub(super) fn collection(found: CollectionSummary) -> wire::Collection {
         Format::Card(ends) => (TokenFormat::Card, Some(ends)),
         Format::Email => (TokenFormat::Email, None),
     };
+
     wire::Collection {
         app: found.app.as_str().into(),
         collection: found.name.as_str().into(),

@@ -25,18 +25,18 @@ pub enum StopReason {
     /// The engine shuts down.
     Drain = 4,
     /// The client certificate of the connection is no longer accepted.
-    Disconnected = 5,
+    CertificateRejected = 5,
 }
 
 impl StopReason {
     /// Returns the label under which stopped requests are counted. Drains and expired certificates
     /// are not counted, since the operator caused them.
-    pub fn counted(self) -> Option<CancelReason> {
+    pub fn cancel_reason(self) -> Option<CancelReason> {
         match self {
             Self::Cancel => Some(CancelReason::Cancel),
             Self::Deadline => Some(CancelReason::Deadline),
             Self::Disconnect => Some(CancelReason::Disconnect),
-            Self::Drain | Self::Disconnected => None,
+            Self::Drain | Self::CertificateRejected => None,
         }
     }
 }
@@ -86,18 +86,18 @@ impl CancelToken {
             2 => Some(StopReason::Deadline),
             3 => Some(StopReason::Disconnect),
             4 => Some(StopReason::Drain),
-            _ => Some(StopReason::Disconnected),
+            _ => Some(StopReason::CertificateRejected),
         }
     }
 
     /// Notes the number of fields done so far, and of those that failed.
-    pub fn did(&self, fields: u64, errors: u64) {
+    pub fn count_fields(&self, fields: u64, errors: u64) {
         self.done[0].store(fields, Ordering::Relaxed);
         self.done[1].store(errors, Ordering::Relaxed);
     }
 
     /// Returns the last noted counts. The counts are final once the job has sent its result.
-    pub fn done(&self) -> (u64, u64) {
+    pub fn field_counts(&self) -> (u64, u64) {
         (
             self.done[0].load(Ordering::Relaxed),
             self.done[1].load(Ordering::Relaxed),
@@ -105,23 +105,23 @@ impl CancelToken {
     }
 
     /// Notes the generation under which the request was planned.
-    pub fn plan_under(&self, generation: u64) {
+    pub fn set_generation(&self, generation: u64) {
         self.planned
             .store(generation.saturating_add(1), Ordering::Relaxed);
     }
 
     /// Returns the generation under which the request was planned.
-    pub fn planned_under(&self) -> Option<u64> {
+    pub fn planned_generation(&self) -> Option<u64> {
         self.planned.load(Ordering::Relaxed).checked_sub(1)
     }
 
     /// Notes that the principal sees values through a mask.
-    pub fn show_through(&self, mask: &Mask) {
+    pub fn set_mask(&self, mask: &Mask) {
         let _ = self.mask.set(mask.function().to_string().into());
     }
 
     /// Returns the function of that mask.
-    pub fn shown_through(&self) -> Option<&str> {
+    pub fn mask_text(&self) -> Option<&str> {
         self.mask.get().map(|mask| &**mask)
     }
 

@@ -180,6 +180,7 @@ impl OperationKind {
                 })
             })
         });
+
         let others = [
             WorkKind::MakeTokens,
             WorkKind::OpenExisting,
@@ -292,7 +293,7 @@ impl Costs {
     }
 
     /// Returns the predicted cost of a whole request, with the work after the store's response.
-    pub fn whole(&self, kind: OperationKind, work_size: WorkSize) -> Cost {
+    pub fn total(&self, kind: OperationKind, work_size: WorkSize) -> Cost {
         let second_walk = kind
             .second_walk()
             .map_or(0, |kind| self.estimate(kind, work_size).as_nanos());
@@ -386,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_consists_of_what_its_scope_says() {
+    fn work_size_of_a_message_depends_on_its_key_scope() {
         for (method, scope, keys) in [
             (Method::Encrypt, KeyScope::Request, 1),
             (Method::Encrypt, KeyScope::Field, 96),
@@ -412,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_on_tokens_costs_both_of_its_walks() {
+    fn token_request_costs_both_of_its_walks() {
         let mut costs = costs();
         let of = |method| OperationKind::of(method, Suite::Xaes, KeyScope::Field);
         let mint = of(Method::Tokenize);
@@ -459,13 +460,13 @@ mod tests {
             }
         }
         let first = costs.estimate(mint, work_size).as_nanos();
-        let whole = costs.whole(mint, work_size).as_nanos();
+        let total = costs.total(mint, work_size).as_nanos();
         assert!(
-            first == 25_500 && (76_000..=76_500).contains(&whole),
-            "{first} {whole}"
+            first == 25_500 && (76_000..=76_500).contains(&total),
+            "{first} {total}"
         );
         assert_eq!(
-            costs.whole(of(Method::Encrypt), work_size),
+            costs.total(of(Method::Encrypt), work_size),
             costs.estimate(of(Method::Encrypt), work_size)
         );
     }
@@ -475,20 +476,20 @@ mod tests {
         let costs = costs();
         let slice = Cost::from_nanos(100_000);
         let of = |scope| OperationKind::of(Method::Encrypt, Suite::Xaes, scope);
-        for (scope, begun, field_bytes, fields, agreements) in [
+        for (scope, has_started, field_bytes, fields, agreements) in [
             (KeyScope::Request, true, 0, 500, 2),
             (KeyScope::Request, true, 600, 200, 2),
             (KeyScope::Request, false, 0, 225, 2),
             (KeyScope::Field, true, 20, 1, 2),
             (KeyScope::Field, false, 1 << 40, 1, 2),
         ] {
-            let allowance = costs.slice_budget(of(scope), slice, field_bytes, begun);
+            let budget = costs.slice_budget(of(scope), slice, field_bytes, has_started);
             assert_eq!(
-                (allowance.fields, allowance.agreements),
+                (budget.fields, budget.agreements),
                 (fields, agreements),
-                "{scope:?} {begun}"
+                "{scope:?} {has_started}"
             );
-            assert!(allowance.bytes as u64 <= SLICE_BYTES_MAX);
+            assert!(budget.bytes as u64 <= SLICE_BYTES_MAX);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Failures of requests, and their conversion to the errors that clients see.
 //!
-//! Each way in which a request can fail is one variant. [`RequestFailure::answer`] is the only
+//! Each way in which a request can fail is one variant. [`RequestFailure::to_rpc_error`] is the only
 //! function that converts a failure for a client. No failure contains a value from a payload.
 
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub enum RequestFailure {
     Rules(String),
     /// This engine does not know the mask of the principal's role. A later version wrote it, or
     /// somebody changed the store directly.
-    #[error("the mask of this principal's role is not one of this engine: {0}")]
+    #[error("this engine does not know the mask of this principal's role: {0}")]
     RoleMask(String),
     /// Parameters are valid one by one but not together, by the client's mistake.
     #[error("{name} {rule}")]
@@ -105,7 +105,7 @@ pub enum RequestFailure {
     },
     /// The request can have more fields than the hourly limit of the principal's role.
     #[error(
-        "the role of this principal grants {hourly} fields an hour, and this call may have more"
+        "the role of this principal grants {hourly} fields an hour, and this request can have more"
     )]
     AboveHourlyLimit {
         /// The limit, in fields per hour.
@@ -181,7 +181,7 @@ pub enum RequestFailure {
     },
     /// Parts of a request on objects are invalid or conflict with stored objects. Nothing was
     /// changed.
-    #[error("{} parts of the request are to blame, the first at {}", .errors.len(), .errors.first().map_or("$", |first| &first.path))]
+    #[error("{} parts of the request are invalid, the first at {}", .errors.len(), .errors.first().map_or("$", |first| &first.path))]
     Items {
         /// The failed parts, in the order of the request; at least one.
         errors: Vec<ItemError>,
@@ -256,7 +256,7 @@ impl RequestFailure {
             Self::Stopped(StopReason::Cancel | StopReason::Disconnect) => ErrorCode::Cancelled,
             Self::Stopped(StopReason::Deadline) => ErrorCode::DeadlineExceeded,
             Self::Stopped(StopReason::Drain) | Self::Audit | Self::Sealed => ErrorCode::Unavailable,
-            Self::Stopped(StopReason::Disconnected) => ErrorCode::Unauthenticated,
+            Self::Stopped(StopReason::CertificateRejected) => ErrorCode::Unauthenticated,
             Self::Internal(_) => ErrorCode::Internal,
         }
     }
@@ -314,8 +314,8 @@ impl RequestFailure {
             }
             Self::Stopped(StopReason::Deadline) => self.plain("deadline exceeded".into()),
             Self::Stopped(StopReason::Drain) => self.plain("the server is shutting down".into()),
-            Self::Stopped(StopReason::Disconnected) => {
-                self.plain("the client certificate is not accepted any more".into())
+            Self::Stopped(StopReason::CertificateRejected) => {
+                self.plain("the client certificate is no longer accepted".into())
             }
             Self::Store(StoreError::Fenced { .. }) => self
                 .plain("the schema of the collection was changed".into())
@@ -339,7 +339,10 @@ impl RequestFailure {
                 .plain(self.to_string())
                 .with(Detail::text("missing", "role")),
             Self::Unknown(_) => self
-                .plain("what this principal may do cannot be looked up now".into())
+                .plain(
+                    "the permissions of this principal cannot be read now and are not cached"
+                        .into(),
+                )
                 .retry_after_ms(STORE_RETRY_MS),
             Self::Select(_)
             | Self::Param { .. }
@@ -358,6 +361,12 @@ impl RequestFailure {
             | Self::NoEpoch
             | Self::SuiteOff { .. } => self.plain(self.to_string()),
         }
+    }
+}
+
+impl From<RequestFailure> for RpcError {
+    fn from(failure: RequestFailure) -> Self {
+        failure.to_rpc_error()
     }
 }
 
@@ -467,9 +476,9 @@ mod tests {
             "the server is shutting down",
         );
         check(
-            RequestFailure::Stopped(StopReason::Disconnected),
+            RequestFailure::Stopped(StopReason::CertificateRejected),
             ErrorCode::Unauthenticated,
-            "the client certificate is not accepted any more",
+            "the client certificate is no longer accepted",
         );
         check(
             RequestFailure::Stopped(StopReason::Disconnect),
@@ -494,7 +503,7 @@ mod tests {
         check(
             unknown,
             ErrorCode::Unavailable,
-            "what this principal may do cannot be looked up now",
+            "the permissions of this principal cannot be read now and are not cached",
         );
         check(
             RequestFailure::NoApp,
@@ -522,19 +531,19 @@ mod tests {
         let failure = RequestFailure::Items {
             errors: (0..100).map(part).collect(),
         };
-        let answer = failure.to_rpc_error();
+        let error = failure.to_rpc_error();
         assert_eq!(
-            (failure.code(), answer.code, &*answer.message),
+            (failure.code(), error.code, &*error.message),
             (ErrorCode::Conflict, ErrorCode::Conflict, "taken")
         );
         assert_eq!(
-            answer.details,
+            error.details,
             [
                 Detail::text("path", "$[0]"),
                 Detail::errors((0..64).map(part).collect())
             ]
         );
-        assert!(answer.retry_after_ms.is_none());
+        assert!(error.retry_after_ms.is_none());
     }
 
     #[test]

@@ -54,7 +54,7 @@ mod tests {
     use crate::jobs::cancel_token::StopReason;
 
     #[test]
-    fn why_the_store_fails_is_logged_and_not_for_every_call() {
+    fn store_failures_are_logged_but_not_for_all_requests() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let log = tracing_subscriber::fmt()
             .with_max_level(tracing::Level::WARN)

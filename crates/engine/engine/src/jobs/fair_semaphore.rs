@@ -50,7 +50,7 @@ impl FairSemaphore {
     /// [`RequestFailure::Internal`], which does not occur: a sender is dropped only after its waiter
     /// has left.
     pub async fn acquire(&self, app: u32) -> Result<FairPermit, RequestFailure> {
-        let given = {
+        let receiver = {
             let mut waiting = locked(&self.shared);
             if waiting.free > 0 {
                 waiting.free -= 1;
@@ -60,7 +60,7 @@ impl FairSemaphore {
             }
             waiting.push(app)
         };
-        given
+        receiver
             .await
             .map_err(|_| RequestFailure::Internal("a permit was not passed on"))
     }
@@ -68,15 +68,15 @@ impl FairSemaphore {
 
 impl Waiting {
     fn push(&mut self, app: u32) -> oneshot::Receiver<FairPermit> {
-        let (give, given) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let queue = self.apps.entry(app).or_insert_with(|| {
             self.next.push_back(app);
             VecDeque::new()
         });
         // Waiters that were dropped are removed, so that they do not accumulate.
-        queue.retain(|give| !give.is_closed());
-        queue.push_back(give);
-        given
+        queue.retain(|sender| !sender.is_closed());
+        queue.push_back(sender);
+        receiver
     }
 
     /// Returns the next waiter that has not left.
@@ -85,7 +85,7 @@ impl Waiting {
             let Some(mut queue) = self.apps.remove(&app) else {
                 continue;
             };
-            let first = std::iter::from_fn(|| queue.pop_front()).find(|give| !give.is_closed());
+            let first = std::iter::from_fn(|| queue.pop_front()).find(|sender| !sender.is_closed());
             if !queue.is_empty() {
                 self.apps.insert(app, queue);
                 self.next.push_back(app);
@@ -175,10 +175,10 @@ mod tests {
                 .iter_mut()
                 .enumerate()
                 .find_map(|(at, wait)| Some((at, poll(wait.as_mut()?.as_mut())?)));
-            if let Some((at, given)) = next {
+            if let Some((at, receiver)) = next {
                 waits[at] = None;
                 order.push(at);
-                permit = Some(given);
+                permit = Some(receiver);
             }
         }
         assert_eq!(order, [0, 6, 5, 2, 3]);

@@ -158,12 +158,14 @@ impl FieldOpener {
             }
             _ => return Ok(None),
         };
+
         let opened = opened?;
         // Anybody with the public key can seal any bytes, so the plaintext must be checked to be
         // one valid value before it goes into a response.
         if opened.datatype == Datatype::Value && !is_one_value(opened.plaintext, self.depth_max) {
             return Err(FieldProblem::CannotOpen);
         }
+
         let crypto::Opened {
             datatype,
             origin,
@@ -203,7 +205,7 @@ pub struct Evervault {
     /// True if values whose datatype is not authenticated are opened as text.
     ignores_unauthenticated_types: bool,
     /// Cache of key schedules that earlier requests opened, if enabled.
-    kept: Option<Arc<OpenedSchedules>>,
+    key_cache: Option<Arc<OpenedSchedules>>,
     opener: Option<Box<evervault::Opener>>,
     /// Tells when to stop.
     cancel: Arc<CancelToken>,
@@ -221,7 +223,7 @@ impl Evervault {
             rules,
             rejects_all: false,
             ignores_unauthenticated_types: false,
-            kept: None,
+            key_cache: None,
             opener: None,
             cancel,
             value,
@@ -230,8 +232,8 @@ impl Evervault {
 
     /// Adds the cache of keys that other requests opened.
     #[must_use]
-    pub fn keeping(self, kept: Option<Arc<OpenedSchedules>>) -> Self {
-        Self { kept, ..self }
+    pub fn with_key_cache(self, key_cache: Option<Arc<OpenedSchedules>>) -> Self {
+        Self { key_cache, ..self }
     }
 
     /// Rejects every field if `rejects_all` is true.
@@ -254,6 +256,7 @@ impl Evervault {
         else {
             return Err(FieldProblem::CannotOpen);
         };
+
         let opened = opener.open(text)?;
         value.clear();
         let (datatype, plaintext) = match opened.value {
@@ -271,6 +274,7 @@ impl Evervault {
                 (Datatype::Value, &value[..])
             }
         };
+
         let evervault::Opened {
             role,
             datatype: declared,
@@ -298,6 +302,7 @@ impl Evervault {
         else {
             return Err(FieldProblem::CannotOpen);
         };
+
         let OpenedFile { content, role } = opener.open_file(file)?;
         let datatype = Datatype::Binary;
         let role_is_open = rules.opens(role);
@@ -322,13 +327,14 @@ impl Evervault {
         if self.rejects_all {
             return Err(FieldProblem::CannotOpen);
         }
+
         if self.opener.is_none() {
             let legacy = if self.rules.legacy {
                 Legacy::Allowed
             } else {
                 Legacy::Refused
             };
-            let opener = evervault::Opener::new(&self.keys, legacy).keeping(self.kept.take());
+            let opener = evervault::Opener::new(&self.keys, legacy).keeping(self.key_cache.take());
             let cancel = Arc::clone(&self.cancel);
             let opener = opener.stopping(move || cancel.stop_reason().is_some());
             let opener = match self.ignores_unauthenticated_types {

@@ -313,11 +313,11 @@ impl Suspended {
     /// # Errors
     ///
     /// The response is longer than the limit.
-    pub fn reply(mut self) -> Result<Vec<u8>, RequestFailure> {
+    pub fn into_response(mut self) -> Result<Vec<u8>, RequestFailure> {
         self.metrics.count_fields(self.spec.method, self.walked);
         self.spec
             .cancel
-            .did(self.walked, self.fields.errors().count());
+            .count_fields(self.walked, self.fields.errors().count());
 
         let errors = Some(self.fields.errors());
         let generation = self.spec.generation;
@@ -444,7 +444,7 @@ impl Job {
         limits: &Limits,
         metrics: Arc<Metrics>,
     ) -> (Box<Self>, oneshot::Receiver<Finished>) {
-        spec.cancel.plan_under(spec.generation);
+        spec.cancel.set_generation(spec.generation);
         let (done, finished) = oneshot::channel();
         let work = Self {
             stage: JobStage::New(start),
@@ -487,10 +487,12 @@ impl Job {
         if self.read_ahead.is_some() || fields_left < READ_AHEAD_FIELDS_MIN {
             return;
         }
+
         let opener = self
             .stage
             .fields_mut()
             .and_then(|fields| fields.work_mut().opener());
+
         if let Some(agreements) = opener.and_then(|opener| opener.share_agreements()) {
             self.read_ahead = Some(Arc::new(ReadAhead::new(
                 self.spec.payload.clone(),
@@ -586,9 +588,11 @@ impl Job {
             (Err(failure), _) => Err(failure),
         };
         let started = self.started.unwrap_or_else(Instant::now);
+
         if !matches!(result, Ok(Outcome::NeedsStore(_))) {
             self.count(result.is_ok());
         }
+
         self.ended = Some(Finished {
             result,
             started,
@@ -607,7 +611,9 @@ impl Job {
         self.count_results();
         let mut out = std::mem::take(&mut self.out);
         let errors = self.errors().map_or(0, FieldErrors::count);
-        self.spec.cancel.did(self.walk.fields() as u64, errors);
+        self.spec
+            .cancel
+            .count_fields(self.walk.fields() as u64, errors);
         Ok(match std::mem::replace(&mut self.stage, JobStage::Over) {
             JobStage::Running(Fields::Tokens(fields)) if fields.needs_store() => {
                 Outcome::NeedsStore(Box::new(Suspended {
@@ -659,7 +665,7 @@ impl Job {
         }
         if let Some(read_ahead) = &self.read_ahead {
             self.metrics
-                .key_agreements(AgreementLabel::IdleThread, read_ahead.agreements_begun());
+                .key_agreements(AgreementLabel::IdleThread, read_ahead.agreements_started());
         }
     }
 
@@ -674,8 +680,13 @@ impl Job {
         self.count_results();
         self.spec
             .cancel
-            .did(fields, self.errors().map_or(0, FieldErrors::count));
-        if let Some(reason) = self.spec.cancel.stop_reason().and_then(StopReason::counted) {
+            .count_fields(fields, self.errors().map_or(0, FieldErrors::count));
+        if let Some(reason) = self
+            .spec
+            .cancel
+            .stop_reason()
+            .and_then(StopReason::cancel_reason)
+        {
             let all = fields_max(self.spec.leaves);
             let saved = all.saturating_sub(fields);
             self.metrics.count_stopped_request(

@@ -76,6 +76,7 @@ impl MaskSpec {
         });
         let mut extra =
             detection_work(kinds.count() as u64, fields, bytes).plus(self.preparation_work());
+
         if self.rules.iter().any(|rule| rule.mask.contains("subject")) {
             // Map keys are not counted as fields, so there can be twice as many tokens.
             let tokens = fields.saturating_mul(2 * TOKEN_BYTES_MIN);
@@ -84,6 +85,7 @@ impl MaskSpec {
                 bytes: bytes.saturating_add(tokens),
             });
         }
+
         // Each field has one function, so the most expensive function bounds the work.
         let works = self
             .rules
@@ -245,18 +247,20 @@ fn growth<'a>(
 /// # Errors
 ///
 /// A message: the text is invalid, or a role cannot have this mask.
-pub fn of_role(text: &str) -> Result<Function, String> {
+pub fn parse_role_mask(text: &str) -> Result<Function, String> {
     let function: Function = text
         .parse()
         .map_err(|error: sealwire_mask::FunctionError| error.to_string())?;
     if function.is_keep() {
         return Err("`keep` masks nothing: leave the mask out".to_owned());
     }
+
     if let Some(subject) = function.subject() {
         return Err(format!(
             "subject `{subject}`: a role masks values one by one, whatever stands beside them"
         ));
     }
+
     if function.list().is_some() {
         // A role can use only the built-in lists.
         let rule = RuleText {
@@ -269,7 +273,7 @@ pub fn of_role(text: &str) -> Result<Function, String> {
 }
 
 /// Returns the secret of an app's masks.
-pub fn secret(keys: &sealwire_records::token::TokenKeys) -> MaskSecret {
+pub fn mask_secret(keys: &sealwire_records::token::TokenKeys) -> MaskSecret {
     MaskSecret::new(keys.mask_secret())
 }
 
@@ -290,11 +294,11 @@ mod tests {
             ("keep", Some("masks nothing")),
             ("date_shift(within=30, subject=id)", Some("one by one")),
             ("pseudonym(list=cities)", None),
-            ("pseudonym(list=mine)", Some("no list `mine`")),
+            ("pseudonym(list=mine)", Some("unknown list `mine`")),
             ("fly", Some("fly")),
             ("partial(last=x)", Some("column")),
         ] {
-            match (of_role(text), error) {
+            match (parse_role_mask(text), error) {
                 (Ok(_), None) => (),
                 (Err(found), Some(error)) => assert!(found.contains(error), "{text}: {found}"),
                 (found, _) => panic!("{text}: {found:?}"),
@@ -307,14 +311,15 @@ mod tests {
         use crate::jobs::slice_timer::testing::{STEP, stepping};
 
         let secret = || MaskSecret::new(zeroize::Zeroizing::new([7; 32]));
-        let rule = |at| RuleText {
-            target: Target::Column(format!("c{at}")),
-            mask: format!("fpe(domain=\"{at}\")"),
-        };
         let lists = vec![("own".to_owned(), vec!["a".to_owned(), "b".to_owned()])];
         let spec = MaskSpec {
             unknown: Unknown::Keep,
-            rules: (0..256).map(rule).collect(),
+            rules: (0..256)
+                .map(|at| RuleText {
+                    target: Target::Column(format!("c{at}")),
+                    mask: format!("fpe(domain=\"{at}\")"),
+                })
+                .collect(),
             lists,
         };
         let mut preparation = spec.prepare(secret());
@@ -402,7 +407,7 @@ mod tests {
             let room = |bytes| wanted.growth(1, bytes) + bytes;
             let rooms: Vec<_> = values.iter().map(|value| room(value.len() + 1)).collect();
             let masks = wanted
-                .into_masks(super::secret(&keys))
+                .into_masks(super::mask_secret(&keys))
                 .unwrap_or_else(|error| panic!("{mask}: {error}"));
             for (value, room) in values.iter().zip(rooms) {
                 let mut out = Vec::new();

@@ -107,10 +107,10 @@ impl Objects {
         }
         let bytes = rows.iter().map(|row| row.new.len()).sum();
         let _permit = self.calls.permit_write(rows.len(), bytes, deadline).await?;
-        let operation = move |store: Arc<dyn ObjectStore>| async move {
+        self.sweep(view.map, move |store| async move {
             store.reseal_objects(view, key, &rows).await
-        };
-        self.sweep(view.map, operation).await
+        })
+        .await
     }
 
     /// Reads from the store when the app gets its permit.

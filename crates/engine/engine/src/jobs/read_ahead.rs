@@ -80,8 +80,8 @@ impl ReadAhead {
 
     /// Returns the number of key agreements that helpers started, including those whose fields were
     /// never opened.
-    pub fn agreements_begun(&self) -> u64 {
-        self.agreements.begun()
+    pub fn agreements_started(&self) -> u64 {
+        self.agreements.started()
     }
 
     /// Adds envelopes to the queue, unless no envelope is left or the queue is full. Only one
@@ -93,9 +93,11 @@ impl ReadAhead {
             // A walk that panicked reads no further.
             Err(TryLockError::Poisoned(_)) => return HelpStep::Nothing,
         };
+
         if scan.is_over || !self.agreements.has_room() {
             return HelpStep::Nothing;
         }
+
         let mut envelopes = Envelopes(&self.agreements);
         let progress = scan
             .walk
@@ -110,6 +112,7 @@ impl RequestHelp for ReadAhead {
         if self.has_ended.load(Ordering::Relaxed) {
             return HelpStep::Nothing;
         }
+
         // Agreements just ahead of the job are of no use: the job comes to them while they are
         // being made.
         let reads = self.agreements.waiting() < WAITING_MIN;
@@ -118,6 +121,7 @@ impl RequestHelp for ReadAhead {
         } else {
             HelpStep::Nothing
         };
+
         if read == HelpStep::Done || self.agreements.agree_next() {
             HelpStep::Done
         } else {
@@ -272,7 +276,7 @@ mod tests {
             );
             assert_eq!(opener.agreements_ahead(), selected - own, "{paths:?}");
             assert_eq!(
-                ahead.agreements_begun(),
+                ahead.agreements_started(),
                 (selected - own) as u64,
                 "{paths:?}"
             );
@@ -315,7 +319,7 @@ mod tests {
         assert_eq!(ahead.step(), HelpStep::Done);
         let _reading = ahead.scan.lock().unwrap();
         assert_eq!(
-            (ahead.step(), ahead.agreements_begun()),
+            (ahead.step(), ahead.agreements_started()),
             (HelpStep::Done, 1),
             "it agrees meanwhile"
         );
@@ -333,7 +337,7 @@ mod tests {
         assert_eq!([ahead.step(), ahead.step()], [HelpStep::Done; 2]);
         ahead.end();
         assert_eq!(
-            (ahead.step(), ahead.agreements_begun()),
+            (ahead.step(), ahead.agreements_started()),
             (HelpStep::Nothing, 1)
         );
     }

@@ -41,7 +41,7 @@ const SLICES_PER_SAMPLE: u32 = 8;
 /// Maximum number of principals whose corrections of estimates are kept.
 const CORRECTED_MAX: usize = 1_024;
 /// Time of uninterrupted work after which a crypto thread yields its core to network threads.
-const GIVES_WAY_AFTER: Duration = Duration::from_micros(100);
+const YIELD_AFTER: Duration = Duration::from_micros(100);
 
 /// Idle task of a crypto thread. Returns true if it did some work. Each call is short.
 pub type IdleTask = Arc<dyn Fn() -> bool + Send + Sync>;
@@ -129,7 +129,7 @@ pub struct AdmissionPermit {
     scheduler: Scheduler,
     id: Id,
     principal: Principal,
-    held: Reservation,
+    reservation: Reservation,
     /// Resolves on admission; `None` afterwards.
     admitted: Option<oneshot::Receiver<()>>,
     estimate: Estimate,
@@ -142,7 +142,7 @@ pub struct AdmissionPermit {
 #[derive(Clone, Copy, Debug)]
 struct Estimate {
     /// Cost of the whole request.
-    whole: Cost,
+    total: Cost,
     /// Cost of the part before the request to the store.
     first_walk: Cost,
     /// Cost of the first walk without Diffie-Hellmans.
@@ -208,6 +208,7 @@ impl Scheduler {
             order: config.order,
             ..SchedulerOptions::new(threads)
         };
+
         let shared = Arc::new(SharedScheduler {
             origin: Instant::now(),
             wait_max: options.wait_max,
@@ -226,6 +227,7 @@ impl Scheduler {
             idle_task,
             inline_runs: AtomicU32::new(0),
         });
+
         for _ in 0..threads.get() {
             let shared = Arc::clone(&shared);
             tokio::task::spawn_blocking(move || shared.run());
@@ -244,11 +246,11 @@ impl Scheduler {
         connection: &Arc<ConnectionMemory>,
     ) -> Result<AdmissionPermit, Rejection> {
         let shared = &self.0.0;
-        let weight = shared.weight(offer.principal);
+        let weight = shared.principal_weight(offer.principal);
         let bytes = offer.bytes.saturating_add(CALL_BYTES);
         let deadline = offer
             .deadline
-            .map_or(Time::NEVER, |deadline| shared.time(deadline));
+            .map_or(Time::NEVER, |deadline| shared.time_of(deadline));
 
         let mut admitted = None;
         let mut state = shared.lock();
@@ -256,9 +258,9 @@ impl Scheduler {
         let request = OfferedRequest {
             tenant: offer.principal,
             weight,
-            cost: estimate.whole,
+            cost: estimate.total,
             bytes: bytes as u64,
-            since: shared.time(offer.since),
+            since: shared.time_of(offer.since),
             deadline,
             has_body: offer.has_body,
             has_waited: offer.has_waited,
@@ -279,7 +281,7 @@ impl Scheduler {
             scheduler: self.clone(),
             id,
             principal: offer.principal.clone(),
-            held: Reservation::new(connection, bytes),
+            reservation: Reservation::new(connection, bytes),
             admitted,
             estimate,
             predicted,
@@ -289,7 +291,7 @@ impl Scheduler {
 
     /// Returns the predicted cost of a request that was not offered yet.
     pub fn estimate(&self, kind: OperationKind, work_size: WorkSize) -> Cost {
-        self.0.0.lock().costs.whole(kind, work_size)
+        self.0.0.lock().costs.total(kind, work_size)
     }
 
     /// Returns the bound on the wait of requests of ordinary size.
@@ -315,7 +317,7 @@ impl Scheduler {
 
 impl AdmissionPermit {
     /// Waits for admission. Cancel-safe.
-    pub async fn admitted(&mut self) {
+    pub async fn wait_until_admitted(&mut self) {
         if let Some(admitted) = &mut self.admitted {
             // The core keeps the other end until it admits the request or the permit is dropped.
             let _ = admitted.await;
@@ -324,7 +326,7 @@ impl AdmissionPermit {
     }
 
     /// Returns true if the request must wait.
-    pub fn waits(&mut self) -> bool {
+    pub fn is_waiting(&mut self) -> bool {
         let waits = self
             .admitted
             .as_mut()
@@ -343,7 +345,7 @@ impl AdmissionPermit {
     }
 
     /// Returns a timer for the bound on the wait for admission and for a crypto thread.
-    pub fn patience(&self) -> WaitBound {
+    pub fn wait_bound(&self) -> WaitBound {
         WaitBound {
             scheduler: self.scheduler.clone(),
             id: self.id,
@@ -352,12 +354,12 @@ impl AdmissionPermit {
 
     /// Returns the estimated cost.
     pub fn estimate(&self) -> Cost {
-        self.estimate.whole
+        self.estimate.total
     }
 
     /// Returns the size class of that estimate.
     pub fn class(&self) -> Class {
-        Class::of_cost(self.estimate.whole)
+        Class::of_cost(self.estimate.total)
     }
 
     /// Returns the duration that was predicted when it was offered.
@@ -366,10 +368,10 @@ impl AdmissionPermit {
     }
 
     /// Corrects the estimate while the message arrives.
-    pub fn correct(&mut self, kind: OperationKind, work_size: WorkSize) {
+    pub fn correct_estimate(&mut self, kind: OperationKind, work_size: WorkSize) {
         let mut state = self.scheduler.0.0.lock();
         self.estimate = state.estimate(&self.principal, kind, work_size);
-        state.core.correct_cost(self.id, self.estimate.whole);
+        state.core.correct_cost(self.id, self.estimate.total);
     }
 
     /// Corrects the estimate when the message is complete. An idle thread admits it.
@@ -379,8 +381,8 @@ impl AdmissionPermit {
         self.estimate = state.estimate(&self.principal, kind, work_size);
         state
             .core
-            .update_estimate(shared.now(), self.id, self.estimate.whole);
-        let woken = woken(&mut state.core);
+            .update_estimate(shared.now(), self.id, self.estimate.total);
+        let woken = admitted_wakers(&mut state.core);
         drop(state);
         wake_all(woken);
     }
@@ -389,7 +391,7 @@ impl AdmissionPermit {
     /// the quota of its principal.
     pub fn resize(&mut self, bytes: usize) -> bool {
         let bytes = bytes.saturating_add(CALL_BYTES);
-        let fits = bytes == self.held.bytes()
+        let fits = bytes == self.reservation.bytes()
             || self
                 .scheduler
                 .0
@@ -398,14 +400,14 @@ impl AdmissionPermit {
                 .core
                 .resize_request(self.id, bytes as u64);
         if fits {
-            self.held.set(bytes);
+            self.reservation.set(bytes);
         }
         fits
     }
 
     /// Returns the bytes that the request can fill.
     pub fn bytes(&self) -> usize {
-        self.held.bytes() - CALL_BYTES
+        self.reservation.bytes() - CALL_BYTES
     }
 
     /// Runs the first work of an admitted request on the calling network thread, if the conditions
@@ -479,6 +481,7 @@ impl AdmissionPermit {
         shared.is_slice_queued.store(true, Ordering::Relaxed);
         let wake = state.idle > 0;
         drop(state);
+
         if wake {
             shared.wake.notify_one();
         }
@@ -505,7 +508,7 @@ impl WaitBound {
             tokio::time::sleep_until(at.into()).await;
             let mut state = shared.lock();
             let expiry = state.core.expire_request(shared.now(), self.id);
-            let woken = woken(&mut state.core);
+            let woken = admitted_wakers(&mut state.core);
             drop(state);
             wake_all(woken);
             match expiry {
@@ -538,7 +541,7 @@ impl SchedulerState {
             self.corrected(principal, kind, work_size).as_nanos()
         });
         Estimate {
-            whole: Cost::from_nanos(first_walk.as_nanos().saturating_add(second_walk)),
+            total: Cost::from_nanos(first_walk.as_nanos().saturating_add(second_walk)),
             first_walk,
             without_agreements: self.corrected(principal, kind, without_agreements),
         }
@@ -562,7 +565,7 @@ impl Drop for AdmissionPermit {
         let shared = &self.scheduler.0.0;
         let mut state = shared.lock();
         let closed = state.core.close(shared.now(), self.id);
-        let woken = woken(&mut state.core);
+        let woken = admitted_wakers(&mut state.core);
         drop(state);
         wake_all(woken);
         drop(closed);
@@ -673,7 +676,7 @@ impl SchedulerState {
 
     /// Accounts for a slice that is over. Returns the work to deliver, if it has ended, and the
     /// work to drop, if its request has ended.
-    fn account(&mut self, now: Time, result: SliceResult) -> [Option<Box<dyn Slices>>; 2] {
+    fn finish_slice(&mut self, now: Time, result: SliceResult) -> [Option<Box<dyn Slices>>; 2] {
         let excess = self.learn_cost(now, &result);
         let SliceResult {
             id,
@@ -713,6 +716,7 @@ impl SchedulerState {
             is_sample,
             ..
         } = result;
+
         let estimated = self.costs.estimate(kind, done);
         let (Some(principal), true) = (self.core.tenant_of(id), estimated > Cost::default()) else {
             return Cost::default();
@@ -724,6 +728,7 @@ impl SchedulerState {
         let excess = self
             .corrections
             .measured(principal, kind.group(), estimated, took);
+
         if is_sample {
             let is_ordinary = self.corrections.is_ordinary(principal, kind.group());
             self.costs.observe(
@@ -764,15 +769,15 @@ impl SharedScheduler {
     fn run(&self) {
         let mut slices = 0_u32;
         let mut ran = None;
-        let mut gave_way = Instant::now();
+        let mut yielded_at = Instant::now();
         while let Some(taken) = self.next(ran.take()) {
             slices = slices.wrapping_add(1);
             let result = taken.run(slices.is_multiple_of(SLICES_PER_SAMPLE), self.clock);
             // Only long work yields. Yielding after short requests would make network threads take
             // requests one by one, which costs more than it saves.
-            if result.unfinished.is_some() && gave_way.elapsed() >= GIVES_WAY_AFTER {
+            if result.unfinished.is_some() && yielded_at.elapsed() >= YIELD_AFTER {
                 std::thread::yield_now();
-                gave_way = Instant::now();
+                yielded_at = Instant::now();
             }
             ran = Some(result);
         }
@@ -782,8 +787,8 @@ impl SharedScheduler {
     fn end_slice(&self, result: SliceResult) {
         let is_unfinished = result.unfinished.is_some();
         let mut state = self.lock();
-        let [mut ended, unwanted] = state.account(self.now(), result);
-        let woken = woken(&mut state.core);
+        let [mut ended, unwanted] = state.finish_slice(self.now(), result);
+        let woken = admitted_wakers(&mut state.core);
         let wake = is_unfinished && state.idle > 0;
         drop(state);
         if wake {
@@ -800,11 +805,11 @@ impl SharedScheduler {
     fn next(&self, ran: Option<SliceResult>) -> Option<TakenSlice> {
         let mut state = self.lock();
         let [mut ended, mut unwanted] =
-            ran.map_or_else(Default::default, |ran| state.account(self.now(), ran));
+            ran.map_or_else(Default::default, |ran| state.finish_slice(self.now(), ran));
         loop {
             self.is_slice_queued.store(false, Ordering::Relaxed);
             let taken = state.take_slice(self.now());
-            let woken = woken(&mut state.core);
+            let woken = admitted_wakers(&mut state.core);
             let closed = state.closed;
             let wake = taken.is_some() && state.idle > 0 && !state.help_offers.is_empty();
             let help = if taken.is_none() {
@@ -864,6 +869,7 @@ impl SharedScheduler {
                 self.wake.notify_one();
             }
         }
+
         match helped {
             HelpStep::Done => std::thread::yield_now(),
             HelpStep::Busy => (),
@@ -872,7 +878,7 @@ impl SharedScheduler {
         helped
     }
 
-    fn weight(&self, principal: &Principal) -> u32 {
+    fn principal_weight(&self, principal: &Principal) -> u32 {
         if self.weights.is_empty() {
             return 1;
         }
@@ -883,10 +889,10 @@ impl SharedScheduler {
     }
 
     fn now(&self) -> Time {
-        self.time(Instant::now())
+        self.time_of(Instant::now())
     }
 
-    fn time(&self, instant: Instant) -> Time {
+    fn time_of(&self, instant: Instant) -> Time {
         let nanos = instant.saturating_duration_since(self.origin).as_nanos();
         Time::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
@@ -898,7 +904,7 @@ impl SharedScheduler {
 }
 
 /// Returns the wakers to call after the lock is released. Allocates only if there are any.
-fn woken<K: Clone + Eq + std::hash::Hash, T>(
+fn admitted_wakers<K: Clone + Eq + std::hash::Hash, T>(
     core: &mut Core<K, oneshot::Sender<()>, T>,
 ) -> Vec<oneshot::Sender<()>> {
     std::iter::from_fn(|| core.next_promoted())
@@ -931,7 +937,7 @@ impl fmt::Debug for AdmissionPermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AdmissionPermit")
             .field("id", &self.id)
-            .field("bytes", &self.held.bytes())
+            .field("bytes", &self.reservation.bytes())
             .finish_non_exhaustive()
     }
 }

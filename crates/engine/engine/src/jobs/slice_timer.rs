@@ -87,12 +87,14 @@ impl<T: Transform> Transform for Timed<'_, T> {
             .work
             .saturating_add(fields.saturating_mul(FIELD_WORK))
             .saturating_add(bytes);
+
         if self.transform.pauses() {
             return true;
         }
         if self.work < PIECE_WORK {
             return false;
         }
+
         self.work = 0;
         self.timer.is_over()
     }

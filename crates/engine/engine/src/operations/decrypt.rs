@@ -30,10 +30,10 @@ pub(super) struct Decrypt {
 }
 
 impl Decrypt {
-    pub(super) fn new(frame: &Bytes, call: &DocumentParams<'_, Reading>) -> Self {
+    pub(super) fn new(frame: &Bytes, request: &DocumentParams<'_, Reading>) -> Self {
         Self {
-            document: RequestDocument::new(frame, call),
-            reading: call.writing,
+            document: RequestDocument::new(frame, request),
+            reading: request.writing,
         }
     }
 }
@@ -49,9 +49,9 @@ impl Operation for Decrypt {
 
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, RequestFailure> {
         let (generation, app) = context.app()?;
-        let shown = app.shown(context.permit)?;
-        let mask = shown.mask().cloned();
-        let growth = shown.growth(context.fields_max(), context.size.bytes);
+        let disclosure = app.disclosure_for(context.permit)?;
+        let mask = disclosure.mask().cloned();
+        let growth = disclosure.growth(context.fields_max(), context.size.bytes);
         // A value that its format binds to no context does not open for a request that names one.
         let native_only = !self.document.context.is_empty();
         let outside = self.reading.outside;
@@ -62,13 +62,15 @@ impl Operation for Decrypt {
             native_only,
             outside,
         )?;
+
         if mask.is_some() {
             open.reader.ignore_unauthenticated_types();
         }
+
         let plan = self.document.plan(
             Containers::Descend,
             generation,
-            Box::new(StartOpening { open, shown }),
+            Box::new(StartOpening { open, disclosure }),
         )?;
         let size = context.size;
         let response_bytes = response_bytes(size.bytes, Some(size.leaves), &context.engine.limits);
@@ -83,7 +85,7 @@ impl Operation for Decrypt {
 /// Opening that has not started.
 struct StartOpening {
     open: OpenSpec,
-    shown: Disclosure,
+    disclosure: Disclosure,
 }
 
 impl StartFields for StartOpening {
@@ -94,7 +96,7 @@ impl StartFields for StartOpening {
     fn start(self: Box<Self>, context: FieldContext) -> Result<Fields, RequestFailure> {
         Ok(Fields::Document(Box::new(ShowFields {
             open: self.open.start(context),
-            shown: self.shown,
+            disclosure: self.disclosure,
         })))
     }
 }
@@ -122,6 +124,7 @@ impl OpenSpec {
         let native =
             crypto::Opener::new(Arc::clone(keys), &document.context).keeping(cache.cloned());
         let mut native = native.inside_only(inside_only);
+
         for text in &document.encapsulations {
             let rule = "must be texts that an engine returned";
             let given = native.give(text.as_str().as_bytes());
@@ -130,8 +133,9 @@ impl OpenSpec {
                 rule,
             })?;
         }
+
         let evervault = Evervault::new(Arc::clone(keys), Arc::clone(&engine.evervault))
-            .keeping(cache.cloned())
+            .with_key_cache(cache.cloned())
             .rejecting(native_only || inside_only);
         let reader = FieldOpener::new(native, evervault, engine.limits.depth_max as usize);
         Ok(Self {
@@ -213,6 +217,7 @@ impl OpenFields {
         if let Some(reason) = self.cancel.stop_reason() {
             return Err(FieldFailure::Stopped(reason));
         }
+
         // A field that was given up because of a cancel did not fail to open.
         let cancel = &self.cancel;
         let unopened = &mut self.unopened;
@@ -247,7 +252,7 @@ pub struct ShowFields {
     /// Opens values.
     pub open: OpenFields,
     /// Seals values.
-    pub shown: Disclosure,
+    pub disclosure: Disclosure,
 }
 
 impl Transform for ShowFields {
@@ -259,7 +264,7 @@ impl Transform for ShowFields {
             return Ok(Outcome::Keep);
         };
         found.check_without_role()?;
-        self.shown.write(found.datatype, found.plaintext, out);
+        self.disclosure.write(found.datatype, found.plaintext, out);
         Ok(Outcome::Replaced)
     }
 
@@ -270,11 +275,11 @@ impl Transform for ShowFields {
 
     #[inline]
     fn extra_work(&self) -> ExtraWork {
-        self.shown.work()
+        self.disclosure.work()
     }
 
-    fn failed(&mut self, path: &Path<'_>, fault: FieldFailure) -> Result<(), FieldFailure> {
-        self.open.field_errors.handle(path, fault)
+    fn failed(&mut self, path: &Path<'_>, failure: FieldFailure) -> Result<(), FieldFailure> {
+        self.open.field_errors.handle(path, failure)
     }
 }
 
@@ -290,7 +295,7 @@ impl FieldWork for ShowFields {
     }
 
     fn extra_work(&self) -> ExtraWork {
-        self.shown.work()
+        self.disclosure.work()
     }
 
     fn errors(&self) -> &FieldErrors {
@@ -302,7 +307,7 @@ impl FieldWork for ShowFields {
     }
 
     fn count(&self, metrics: &Metrics) {
-        metrics.fields_masked(MaskLabel::Role, self.shown.masked());
+        metrics.fields_masked(MaskLabel::Role, self.disclosure.masked());
         self.open.unopened.count(metrics);
     }
 }

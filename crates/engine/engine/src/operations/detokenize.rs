@@ -21,9 +21,9 @@ pub(super) struct Detokenize {
 }
 
 impl Detokenize {
-    pub(super) fn new(frame: &Bytes, call: &DocumentParams<'_, TokenLookupScope<'_>>) -> Self {
+    pub(super) fn new(frame: &Bytes, request: &DocumentParams<'_, TokenLookupScope<'_>>) -> Self {
         Self {
-            document: RequestDocument::new(frame, call),
+            document: RequestDocument::new(frame, request),
         }
     }
 }
@@ -36,15 +36,15 @@ impl Operation for Detokenize {
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, RequestFailure> {
         let limits = &context.engine.limits;
         let located = context.collection()?;
-        let shown = located.app.shown(context.permit)?;
-        let mask = shown.mask().cloned();
+        let disclosure = located.app.disclosure_for(context.permit)?;
+        let mask = disclosure.mask().cloned();
         let collection = Arc::clone(&located.collection);
         let bounds = Bounds::of(limits);
         let spec = DetokenizeSpec {
             collection,
             context: self.document.context.as_ref().into(),
             bounds,
-            shown,
+            disclosure,
         };
         let extra_bytes = spec.entry_bytes(context.fields_max());
         // Room for the values is made when the store has given their rows.
@@ -60,6 +60,7 @@ impl Operation for Detokenize {
                 Ok(Fields::Tokens(TokenFields::Detokenize(Box::new(fields))))
             }),
         )?;
+
         // Rows authenticate a hash of the context.
         Ok(Plan::Document(DocumentPlan {
             mask,

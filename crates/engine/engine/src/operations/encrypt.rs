@@ -29,10 +29,10 @@ pub(super) struct Encrypt {
 }
 
 impl Encrypt {
-    pub(super) fn new(frame: &Bytes, call: &DocumentParams<'_, Writing<'_>>) -> Self {
+    pub(super) fn new(frame: &Bytes, request: &DocumentParams<'_, Writing<'_>>) -> Self {
         Self {
-            document: RequestDocument::new(frame, call),
-            options: SealOptions::new(frame, &call.writing),
+            document: RequestDocument::new(frame, request),
+            options: SealOptions::new(frame, &request.writing),
         }
     }
 
@@ -157,8 +157,8 @@ impl Transform for SealFields {
         Ok(Outcome::Replaced)
     }
 
-    fn failed(&mut self, path: &Path<'_>, fault: FieldFailure) -> Result<(), FieldFailure> {
-        self.field_errors.handle(path, fault)
+    fn failed(&mut self, path: &Path<'_>, failure: FieldFailure) -> Result<(), FieldFailure> {
+        self.field_errors.handle(path, failure)
     }
 
     fn complete(&mut self, out: &mut [u8]) {
@@ -216,8 +216,8 @@ mod tests {
             self.seal.field(field, out)
         }
 
-        fn failed(&mut self, path: &Path<'_>, fault: FieldFailure) -> Result<(), FieldFailure> {
-            self.seal.failed(path, fault)
+        fn failed(&mut self, path: &Path<'_>, failure: FieldFailure) -> Result<(), FieldFailure> {
+            self.seal.failed(path, failure)
         }
     }
 

@@ -27,8 +27,8 @@ pub enum Immediate {
 }
 
 impl Immediate {
-    pub(super) fn inspect(frame: &Bytes, call: &Inspect<'_>) -> Self {
-        match call.envelope {
+    pub(super) fn inspect(frame: &Bytes, request: &Inspect<'_>) -> Self {
+        match request.envelope {
             Envelope::Text(text) => Self::InspectText(Frame(frame).text(text)),
             Envelope::Binary(bytes) => Self::InspectBinary(Frame(frame).bytes(bytes)),
         }
@@ -40,7 +40,7 @@ impl Immediate {
     ///
     /// [`RequestFailure::Payload`] for `inspect` of a value that is not an envelope; the audit log's
     /// error if nothing can be recorded.
-    pub fn answer(&self, engine: &Engine, msgid: u32) -> Result<Vec<u8>, RequestFailure> {
+    pub fn respond(&self, engine: &Engine, msgid: u32) -> Result<Vec<u8>, RequestFailure> {
         let mut out = Vec::with_capacity(512);
         response::start(&mut out, msgid);
         let envelope = match self {
@@ -55,7 +55,8 @@ impl Immediate {
             Self::InspectText(text) => Envelope::Text(text.as_str()),
             Self::InspectBinary(bytes) => Envelope::Binary(bytes),
         };
-        engine.audit.ready()?;
+
+        engine.audit.check_ready()?;
         let inspection = inspect(envelope, &engine.apps);
         let inspection =
             inspection.ok_or_else(|| RequestFailure::Payload("not an envelope".into()))?;
@@ -66,40 +67,41 @@ impl Immediate {
 
 /// Returns the metadata of an envelope; `None` if the value has no known envelope format.
 fn inspect(envelope: Envelope<'_>, apps: &Apps) -> Option<Inspection> {
-    let of_native =
-        |said: &crypto::Envelope| of_native(said, apps.is_outside(said.suite, said.key_id));
+    let native = match envelope {
+        Envelope::Text(text) => crypto::Envelope::from_text(text.as_bytes()),
+        Envelope::Binary(bytes) => crypto::Envelope::from_binary(bytes),
+    };
+    if let Some(native) = native {
+        let is_outside = apps.is_outside(native.suite, native.key_id);
+        return Some(inspect_native(&native, is_outside));
+    }
+
     match envelope {
-        Envelope::Text(text) => {
-            let native = crypto::Envelope::from_text(text.as_bytes()).map(|said| of_native(&said));
-            native.or_else(|| evervault::inspect(text.as_bytes()).map(|said| of_string(&said)))
-        }
-        Envelope::Binary(bytes) => {
-            let native = crypto::Envelope::from_binary(bytes).map(|said| of_native(&said));
-            native.or_else(|| evervault::inspect_file(bytes).map(|said| of_file(&said)))
-        }
+        Envelope::Text(text) => Some(inspect_string(&evervault::inspect(text.as_bytes())?)),
+        Envelope::Binary(bytes) => Some(inspect_file(&evervault::inspect_file(bytes)?)),
     }
 }
 
-fn of_native(said: &crypto::Envelope, outside: bool) -> Inspection {
+fn inspect_native(envelope: &crypto::Envelope, outside: bool) -> Inspection {
     Inspection {
         format: Format::Native,
         version: Some(1),
         tag: None,
-        suite: suite::to_wire(said.suite),
-        key_id: Some(said.key_id.to_string()),
+        suite: suite::to_wire(envelope.suite),
+        key_id: Some(envelope.key_id.to_string()),
         outside,
-        datatype: match said.datatype {
+        datatype: match envelope.datatype {
             crypto::Datatype::String => ValueKind::String,
             crypto::Datatype::Binary => ValueKind::Binary,
             crypto::Datatype::Value => ValueKind::Value,
         },
-        sequence: Some(said.sequence.into()),
-        encoding: match said.encoding {
+        sequence: Some(envelope.sequence.into()),
+        encoding: match envelope.encoding {
             crypto::Encoding::Text => Encoding::Text,
             crypto::Encoding::Binary => Encoding::Binary,
         },
-        plaintext_bytes: said.plaintext_bytes as u64,
-        encapsulation: said.encapsulation.map(|place| match place {
+        plaintext_bytes: envelope.plaintext_bytes as u64,
+        encapsulation: envelope.encapsulation.map(|place| match place {
             crypto::EncapsulationPlace::Inline => Encapsulation::Inline,
             crypto::EncapsulationPlace::Apart => Encapsulation::Apart,
         }),
@@ -107,40 +109,40 @@ fn of_native(said: &crypto::Envelope, outside: bool) -> Inspection {
     }
 }
 
-fn of_string(said: &evervault::Inspection) -> Inspection {
+fn inspect_string(envelope: &evervault::Inspection) -> Inspection {
     Inspection {
         format: Format::Evervault,
         version: None,
-        tag: Some(said.tag.text().to_owned()),
-        suite: suite::to_wire(said.curve.into()),
+        tag: Some(envelope.tag.text().to_owned()),
+        suite: suite::to_wire(envelope.curve.into()),
         key_id: None,
         outside: false,
-        datatype: match said.datatype {
+        datatype: match envelope.datatype {
             evervault::Datatype::String => ValueKind::String,
             evervault::Datatype::Number => ValueKind::Number,
             evervault::Datatype::Boolean => ValueKind::Boolean,
         },
         sequence: None,
         encoding: Encoding::Text,
-        plaintext_bytes: said.payload_bytes as u64,
+        plaintext_bytes: envelope.payload_bytes as u64,
         encapsulation: None,
-        debug: Some(said.is_debug),
+        debug: Some(envelope.is_debug),
     }
 }
 
-fn of_file(said: &evervault::FileInspection) -> Inspection {
+fn inspect_file(envelope: &evervault::FileInspection) -> Inspection {
     Inspection {
         format: Format::Evervault,
-        version: Some(said.version as u32),
+        version: Some(envelope.version as u32),
         tag: None,
-        suite: suite::to_wire(said.version.curve().into()),
+        suite: suite::to_wire(envelope.version.curve().into()),
         key_id: None,
         outside: false,
         datatype: ValueKind::Binary,
         sequence: None,
         encoding: Encoding::Binary,
-        plaintext_bytes: said.content_bytes as u64,
+        plaintext_bytes: envelope.content_bytes as u64,
         encapsulation: None,
-        debug: Some(said.is_debug),
+        debug: Some(envelope.is_debug),
     }
 }

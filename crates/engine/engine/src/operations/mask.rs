@@ -39,10 +39,10 @@ pub(super) struct MaskDocument {
 }
 
 impl MaskDocument {
-    pub(super) fn new(frame: &Bytes, call: &DocumentParams<'_, Masking<'_>>) -> Self {
+    pub(super) fn new(frame: &Bytes, request: &DocumentParams<'_, Masking<'_>>) -> Self {
         Self {
-            document: RequestDocument::new(frame, call),
-            rules: MaskSpec::of(&call.writing),
+            document: RequestDocument::new(frame, request),
+            rules: MaskSpec::of(&request.writing),
         }
     }
 }
@@ -78,6 +78,7 @@ impl Operation for MaskDocument {
                 on_error,
             }),
         )?;
+
         let size = context.size;
         let response_bytes = response_bytes(size.bytes, Some(size.leaves), &context.engine.limits);
         Ok(Plan::Document(DocumentPlan {
@@ -109,7 +110,7 @@ impl StartFields for StartMasking {
         if let MaskRules::Texts(_) = &self.rules
             && let MaskRules::Texts(rules) = std::mem::replace(&mut self.rules, MaskRules::Taken)
         {
-            self.rules = MaskRules::Preparing(rules.prepare(masks::secret(&self.keys)));
+            self.rules = MaskRules::Preparing(rules.prepare(masks::mask_secret(&self.keys)));
         }
         match &mut self.rules {
             MaskRules::Preparing(rules) => rules.advance(timer),
@@ -184,6 +185,7 @@ impl MaskFields {
         if self.subjects.is_unused() {
             return Some(slice);
         }
+
         let bytes_max = slice.budget.bytes_max.min(SEARCHED_WALK_BYTES);
         let walked = walk.position();
         let until = walked
@@ -191,6 +193,7 @@ impl MaskFields {
             .saturating_add(limits::SUBJECT_BYTES_MAX)
             .min(payload.len());
         let mut left = slice.budget.bytes_max;
+
         while !self
             .subjects
             .scan_ahead(payload, &walk.path(payload), walked, until, SEARCH_PIECE)
@@ -200,6 +203,7 @@ impl MaskFields {
                 return None;
             }
         }
+
         Some(WalkSlice {
             budget: Budget {
                 bytes_max,
@@ -227,6 +231,7 @@ impl Transform for MaskSlice<'_> {
         if let Some(reason) = self.cancel.stop_reason() {
             return Err(FieldFailure::Stopped(reason));
         }
+
         let before = out.len();
         match self.masking.mask(&field, out) {
             Ok(Outcome::Keep) => return Ok(Outcome::Keep),
@@ -234,10 +239,11 @@ impl Transform for MaskSlice<'_> {
             Err(error) => {
                 out.truncate(before);
                 self.field_errors
-                    .handle(&field.path, refusal(error).into())?;
+                    .handle(&field.path, field_problem(error).into())?;
                 redact(Value::of(field.token), out);
             }
         }
+
         *self.masked += 1;
         Ok(Outcome::Replaced)
     }
@@ -246,12 +252,12 @@ impl Transform for MaskSlice<'_> {
         self.masking.work()
     }
 
-    fn failed(&mut self, path: &Path<'_>, fault: FieldFailure) -> Result<(), FieldFailure> {
-        self.field_errors.handle(path, fault)
+    fn failed(&mut self, path: &Path<'_>, failure: FieldFailure) -> Result<(), FieldFailure> {
+        self.field_errors.handle(path, failure)
     }
 }
 
-fn refusal(error: MaskingError) -> FieldProblem {
+fn field_problem(error: MaskingError) -> FieldProblem {
     FieldProblem::NotMasked(error)
 }
 

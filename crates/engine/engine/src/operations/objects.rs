@@ -43,7 +43,7 @@ use sealwire_store::{ObjectId, Sweep};
 
 use query::Query;
 use read::{ListSpec, ReadSpec};
-pub(super) use read::{disclosed, object};
+pub(super) use read::{disclose_values, object_response};
 pub(crate) use seal::ObjectSealer;
 use write::WriteSpec;
 
@@ -55,6 +55,14 @@ const SWEEP_DEFAULT: u32 = 1_000;
 const ARCHIVED_S_DEFAULT: u64 = 30 * 86_400;
 /// Properties that a request is charged for if it does not name them.
 const UNNAMED_PROPERTIES: u64 = 64;
+
+/// Returns the maximum number of properties of one object in the response.
+fn properties_max(disclosure: &PropertyDisclosure<FrameText>) -> u64 {
+    disclosure
+        .properties
+        .as_ref()
+        .map_or(UNNAMED_PROPERTIES, |names| names.len() as u64)
+}
 
 /// A decoded `objects.*` request, whose texts and payload share the bytes of the message.
 type Request = ObjectsOperation<FrameText, Bytes>;
@@ -70,22 +78,16 @@ impl Operation for Request {
     /// Values that a query compares count as well as those that it returns, because searching is
     /// guessing.
     fn fields_max(&self, size: MessageSize) -> u64 {
-        let properties = |named: &PropertyDisclosure<FrameText>| {
-            named
-                .properties
-                .as_ref()
-                .map_or(UNNAMED_PROPERTIES, |names| names.len() as u64)
-        };
         match self {
             Request::Add(_) | Request::Update { .. } => size.fields_max(),
-            Request::Get { ids, disclosure } => ids.len() as u64 * properties(disclosure),
+            Request::Get { ids, disclosure } => ids.len() as u64 * properties_max(disclosure),
             Request::Query {
                 disclosure, limit, ..
-            } => size.fields_max() + page_limit(*limit) as u64 * properties(disclosure),
+            } => size.fields_max() + page_limit(*limit) as u64 * properties_max(disclosure),
             Request::List {
                 listing,
                 disclosure,
-            } => page_limit(listing.limit) as u64 * properties(disclosure),
+            } => page_limit(listing.limit) as u64 * properties_max(disclosure),
             Request::Delete { ids, .. } | Request::Expire { ids, .. } => ids.len() as u64,
             Request::Archive(_) | Request::Prune(_) => 1,
         }
@@ -147,17 +149,22 @@ impl Operation for Request {
                 limit,
             } => {
                 let reads = read_spec(context, &located, &disclosure)?;
-                let denied = |name: &str| {
-                    context
-                        .permit
-                        .property_denied(AccessOperation::ObjectsQuery, name)
-                        .into()
-                };
                 let access = context.permit.properties();
                 let after = after.as_ref().map(FrameText::as_str);
                 let limit = page_limit(limit);
-                let query =
-                    Query::new(&located.collection, &clauses, after, limit, access, denied)?;
+                let query = Query::new(
+                    &located.collection,
+                    &clauses,
+                    after,
+                    limit,
+                    access,
+                    |name| {
+                        context
+                            .permit
+                            .property_denied(AccessOperation::ObjectsQuery, name)
+                            .into()
+                    },
+                )?;
                 ObjectsTask::Query(query, reads)
             }
             Request::Archive(step) => ObjectsTask::Sweep(step, true),
@@ -182,18 +189,20 @@ fn read_spec(
         .properties
         .as_ref()
         .map(|names| names.iter().map(FrameText::as_str).collect());
-    let denied = |name: &str| {
-        context
-            .permit
-            .property_denied(AccessOperation::ObjectsGet, name)
-            .into()
-    };
     let access = context.permit.properties();
     let masks = located.app.role_masks();
-    let properties =
-        located
-            .collection
-            .disclosed(names.as_deref(), named.masked, access, denied, masks)?;
+    let properties = located.collection.disclosed(
+        names.as_deref(),
+        named.masked,
+        access,
+        |name| {
+            context
+                .permit
+                .property_denied(AccessOperation::ObjectsGet, name)
+                .into()
+        },
+        masks,
+    )?;
     Ok(ReadSpec { properties })
 }
 
@@ -204,6 +213,7 @@ fn parse_ids(ids: &[FrameText]) -> Result<Vec<ObjectId>, RequestFailure> {
     if !errors.is_empty() {
         return Err(RequestFailure::Items { errors });
     }
+
     let ids: Vec<ObjectId> = parsed.into_iter().flatten().collect();
     let mut sorted = ids.clone();
     sorted.sort_unstable();
@@ -256,6 +266,7 @@ impl StorePlan for ObjectsPlan {
             out,
             ..
         } = context;
+
         let mut run = ObjectsRun {
             located,
             objects,
@@ -264,8 +275,9 @@ impl StorePlan for ObjectsPlan {
             deadline,
             reply_bytes_max,
         };
+
         Box::pin(async move {
-            run.cancel.plan_under(run.located.generation);
+            run.cancel.set_generation(run.located.generation);
             match task {
                 ObjectsTask::Write(spec) => run.write(spec, out).await,
                 ObjectsTask::Get(ids, reads) => run.get(&ids, reads, out).await,
@@ -290,7 +302,7 @@ struct ObjectsRun<'a> {
 impl ObjectsRun<'_> {
     /// Counts the objects of the request for its audit record, and those that are not there.
     fn count(&self, objects: usize, missing: usize) {
-        self.cancel.did(objects as u64, missing as u64);
+        self.cancel.count_fields(objects as u64, missing as u64);
     }
 
     async fn sweep(
@@ -302,7 +314,7 @@ impl ObjectsRun<'_> {
         let after = step
             .after
             .as_ref()
-            .map(|after| read::cursor(after.as_str()))
+            .map(|after| read::parse_cursor(after.as_str()))
             .transpose()?;
         let limit = step.limit.unwrap_or(SWEEP_DEFAULT) as usize;
         let now = crate::jobs::tokens::now();
@@ -319,14 +331,18 @@ impl ObjectsRun<'_> {
                 archived_before: before,
             },
         };
+
         let map = self.located.collection.map;
         let dry_run = step.dry_run;
-        let operation = move |store: Arc<dyn sealwire_store::ObjectStore>| async move {
-            store
-                .sweep_objects(now, map, sweep, after, limit, dry_run)
-                .await
-        };
-        let page = self.objects.sweep(map, operation).await?;
+        let page = self
+            .objects
+            .sweep(map, move |store| async move {
+                store
+                    .sweep_objects(now, map, sweep, after, limit, dry_run)
+                    .await
+            })
+            .await?;
+
         let next = page.next.map(crate::objects::id_text);
         self.count(usize::try_from(page.found).unwrap_or(usize::MAX), 0);
         sealwire_wire::Counted {

@@ -31,10 +31,10 @@ pub(super) struct Rewrap {
 }
 
 impl Rewrap {
-    pub(super) fn new(frame: &Bytes, call: &DocumentParams<'_, Writing<'_>>) -> Self {
+    pub(super) fn new(frame: &Bytes, request: &DocumentParams<'_, Writing<'_>>) -> Self {
         Self {
-            document: RequestDocument::new(frame, call),
-            options: SealOptions::new(frame, &call.writing),
+            document: RequestDocument::new(frame, request),
+            options: SealOptions::new(frame, &request.writing),
         }
     }
 
@@ -83,6 +83,7 @@ impl Operation for Rewrap {
             native_only,
             self.options.writing.outside,
         )?;
+
         let sealer = self.options.sealer(&app, &self.document.context, format)?;
         let outside = match self.options.writing.outside {
             Outside::Accept | Outside::Refuse => {
@@ -98,6 +99,7 @@ impl Operation for Rewrap {
             }
             Outside::Adopt => OutsideSealers::Adopt,
         };
+
         // Only a value whose encapsulation is given can become longer than the request's suite
         // makes it.
         let grows = !self.document.encapsulations.is_empty()
@@ -116,6 +118,7 @@ impl Operation for Rewrap {
                 })))
             }),
         )?;
+
         let suite = if grows {
             Suite::P256MlKem768
         } else {
@@ -262,8 +265,8 @@ impl Transform for RewrapFields {
         self.open.reader.pauses()
     }
 
-    fn failed(&mut self, path: &Path<'_>, fault: FieldFailure) -> Result<(), FieldFailure> {
-        self.open.field_errors.handle(path, fault)
+    fn failed(&mut self, path: &Path<'_>, failure: FieldFailure) -> Result<(), FieldFailure> {
+        self.open.field_errors.handle(path, failure)
     }
 
     fn complete(&mut self, out: &mut [u8]) {

@@ -71,7 +71,7 @@ impl SealerSpec {
 
     /// Takes the one key that the request needs, if it is ready.
     pub(super) fn take_ready_key(&mut self) -> bool {
-        let sealer = || match &self.source {
+        self.ready = self.ready.take().or_else(|| match &self.source {
             KeySource::Own(
                 AppKeySpec {
                     keys,
@@ -103,8 +103,7 @@ impl SealerSpec {
                 Some(sealer.placing(*place))
             }
             KeySource::Own(_, crypto::KeyScope::Field) | KeySource::Evervault(..) => None,
-        };
-        self.ready = self.ready.take().or_else(sealer);
+        });
         self.ready.is_some()
     }
 
@@ -229,14 +228,16 @@ impl SealOptions {
 
     /// Returns the kind of work of a request for the app of this name.
     pub(super) fn kind(&self, method: Method, apps: &Apps, app: &str) -> OperationKind {
-        let of_app = || {
-            apps.find(app)
-                .1
-                .map(|app| self.suite_in(&app, self.format_in(&app)))
-        };
         OperationKind::of(
             method,
-            self.writing.suite.or_else(of_app).unwrap_or(USUAL_SUITE),
+            self.writing
+                .suite
+                .or_else(|| {
+                    apps.find(app)
+                        .1
+                        .map(|app| self.suite_in(&app, self.format_in(&app)))
+                })
+                .unwrap_or(USUAL_SUITE),
             self.writing.key_scope,
         )
     }
@@ -255,6 +256,7 @@ impl SealOptions {
             KeyScope::Field => Some(crypto::KeyScope::Field),
             KeyScope::Epoch => None,
         };
+
         if self.writing.encapsulation == Encapsulation::Apart {
             if suite != crypto::Suite::P256MlKem768 || format != Format::Native {
                 let rule =
@@ -272,7 +274,7 @@ impl SealOptions {
                 });
             }
         }
-        let newest = || app.keys.newest(suite).cloned().ok_or(RequestFailure::NoKey);
+
         let is_off = !app.settings.read_suites.contains(suite);
         if let Some(form) = self.evervault_form(context, format)? {
             let rule = "must be \"request\" or \"field\" in this format";
@@ -294,16 +296,18 @@ impl SealOptions {
                 });
             }
             return Ok(SealerSpec::new(KeySource::Evervault(
-                newest()?,
+                newest_key(app, suite)?,
                 scope,
                 form,
             )));
         }
+
         if is_off {
             return Err(RequestFailure::SuiteOff {
                 suite: suite.name(),
             });
         }
+
         if suite == crypto::Suite::Xaes && own.is_none() {
             let rule = "must be \"request\" or \"field\" with suite \"xaes\"";
             return Err(RequestFailure::Param {
@@ -311,7 +315,8 @@ impl SealOptions {
                 rule,
             });
         }
-        let spec = self.spec(app, newest()?, context);
+
+        let spec = self.spec(app, newest_key(app, suite)?, context);
         Ok(SealerSpec::new(match own {
             Some(scope) => KeySource::Own(spec, scope),
             None => KeySource::Epoch(spec, app.settings.epoch.ok_or(RequestFailure::NoEpoch)?),
@@ -332,24 +337,24 @@ impl SealOptions {
             KeyScope::Request | KeyScope::Epoch => crypto::KeyScope::Request,
             KeyScope::Field => crypto::KeyScope::Field,
         };
-        let sealer = |version: &Arc<KeyVersion>| {
-            SealerSpec::new(KeySource::Own(
-                self.spec(app, Arc::clone(version), context),
-                scope,
-            ))
-        };
         let named = self
             .writing
             .suite
             .filter(|_| format == Format::Native)
             .map(suite::from_wire);
+
         if let Some(version) = named.and_then(|suite| app.keys.newest_outside(suite)) {
-            return vec![(None, sealer(version))];
+            let spec = self.spec(app, Arc::clone(version), context);
+            return vec![(None, SealerSpec::new(KeySource::Own(spec, scope)))];
         }
-        let newest = |suite| Some((Some(suite), sealer(app.keys.newest_outside(suite)?)));
+
         crypto::Suite::PUBLISHED
             .into_iter()
-            .filter_map(newest)
+            .filter_map(|suite| {
+                let version = app.keys.newest_outside(suite)?;
+                let spec = self.spec(app, Arc::clone(version), context);
+                Some((Some(suite), SealerSpec::new(KeySource::Own(spec, scope))))
+            })
             .collect()
     }
 
@@ -377,22 +382,35 @@ impl SealOptions {
         context: &[u8],
         format: Format,
     ) -> Result<Option<evervault::Form>, RequestFailure> {
-        let rejected = |name, rule| Err(RequestFailure::Param { name, rule });
         if self.writing.role.is_some() && format != Format::Evervault {
-            return rejected("role", "must be absent: only format \"evervault\" has one");
+            return Err(RequestFailure::Param {
+                name: "role",
+                rule: "must be absent: only format \"evervault\" has one",
+            });
         }
+
         if format == Format::Native {
             return Ok(None);
         }
+
         if self.writing.encoding != Encoding::Text {
-            return rejected("encoding", "must be \"text\": an Evervault string is text");
+            return Err(RequestFailure::Param {
+                name: "encoding",
+                rule: "must be \"text\": an Evervault string is text",
+            });
         }
+
         if !context.is_empty() {
-            return rejected("context", "must be empty: the Evervault format binds none");
+            return Err(RequestFailure::Param {
+                name: "context",
+                rule: "must be empty: the Evervault format binds none",
+            });
         }
+
         if format == Format::EvervaultBare {
             return Ok(Some(evervault::Form::Plain));
         }
+
         let role = self.writing.role.as_ref().map(FrameText::as_str);
         let Ok(role) = role.map(evervault::Role::new).transpose() else {
             return Err(RequestFailure::Internal(
@@ -406,6 +424,10 @@ impl SealOptions {
         let encrypted_at = u32::try_from(since.as_secs()).unwrap_or(u32::MAX);
         Ok(Some(evervault::Form::Metadata { role, encrypted_at }))
     }
+}
+
+fn newest_key(app: &App, suite: crypto::Suite) -> Result<Arc<KeyVersion>, RequestFailure> {
+    app.keys.newest(suite).cloned().ok_or(RequestFailure::NoKey)
 }
 
 fn library_failed(error: crypto::Error) -> RequestFailure {
@@ -453,14 +475,13 @@ mod tests {
 
     fn keys() -> Arc<AppKeys> {
         let app = AppId::new("shop").unwrap();
-        let version = |suite| {
+        let versions = Suite::ALL.map(|suite| {
             KeyVersion::new(
                 1,
                 KeyState::Active,
                 KeyMaterial::generate(&app, suite).unwrap(),
             )
-        };
-        let versions = Suite::ALL.map(version);
+        });
         Arc::new(AppKeys::new(app, versions.into()).unwrap())
     }
 

@@ -8,7 +8,7 @@ use crate::jobs::cost::{ExtraWork, OperationKind};
 use crate::jobs::error::RequestFailure;
 use crate::jobs::objects::Objects;
 use crate::jobs::scheduler::AdmissionPermit;
-use crate::jobs::tokens::batch::{each, each_sized};
+use crate::jobs::tokens::batch::{run_each, run_each_sized};
 use crate::jobs::tokens::now;
 use crate::jobs::tokens::store_io::Tokens;
 use sealwire_access::ValueVisibility;
@@ -16,8 +16,8 @@ use sealwire_crypto::Datatype;
 use sealwire_msgpack::write;
 use sealwire_records::token::RowBuffer;
 use sealwire_store::{
-    ERASURES_COLLECTION, MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore,
-    ObjectWrite, ObjectsWritten, Row, SCAN_BYTES, SubjectClaim, SubjectId, TokenId, TokenStore,
+    ERASURES_COLLECTION, MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectWrite,
+    ObjectsWritten, Row, SCAN_BYTES, SubjectClaim, SubjectId, TokenId,
 };
 use sealwire_wire::shared::{Own, Source, SubjectsOperation};
 use sealwire_wire::{
@@ -25,7 +25,7 @@ use sealwire_wire::{
 };
 use tokio::time::Instant;
 
-use super::objects::{disclosed, object};
+use super::objects::{disclose_values, object_response};
 use crate::apps::{Apps, CachedApp};
 use crate::frame_text::{Frame, FrameText};
 use crate::objects::{DisclosedProperty, ObjectCollection, id_text, parse_id};
@@ -76,8 +76,8 @@ impl ErasedKey {
 }
 
 impl SubjectsJob {
-    pub(super) fn new(frame: &Frame<'_>, call: &SubjectsRequest<'_>) -> Self {
-        let subject = match call.target.subject {
+    pub(super) fn new(frame: &Frame<'_>, request: &SubjectsRequest<'_>) -> Self {
+        let subject = match request.target.subject {
             SubjectName::Name(name) => NamedSubject::Name(frame.text(name)),
             // The wire admits 32 hexadecimal digits only.
             SubjectName::Id(id) => NamedSubject::Id(SubjectId(
@@ -86,7 +86,7 @@ impl SubjectsJob {
                     .to_be_bytes(),
             )),
         };
-        let operation = call.operation.own(frame);
+        let operation = request.operation.own(frame);
         Self { subject, operation }
     }
 }
@@ -117,7 +117,7 @@ impl Operation for SubjectsJob {
             SubjectsOperation::Find => SubjectTask::Find,
             SubjectsOperation::Export { after, limit } => {
                 let after = after
-                    .map(|after| cursor(app.number, after.as_str()))
+                    .map(|after| parse_cursor(app.number, after.as_str()))
                     .transpose()?;
                 let after = after.unwrap_or(ExportCursor::Object(None));
                 let limit = page_limit(limit);
@@ -127,6 +127,7 @@ impl Operation for SubjectsJob {
                 SubjectTask::Erase(ErasedKey { version, created })
             }
         };
+
         Ok(Plan::Store(Box::new(SubjectsPlan {
             generation,
             app,
@@ -154,23 +155,24 @@ const TOKEN_CURSOR: &str = "token.";
 
 /// Parses the cursor of an export: the number of a collection, and the id of an object or token in
 /// it.
-fn cursor(app: u32, text: &str) -> Result<ExportCursor, RequestFailure> {
-    let parse = || {
-        let of_token = text.strip_prefix(TOKEN_CURSOR);
-        let (collection, id) = of_token.unwrap_or(text).split_once('.')?;
-        let collection = collection
-            .parse()
-            .ok()
-            .filter(|collection| *collection < ERASURES_COLLECTION)?;
-        let map = MapId { app, collection };
-        Some(match of_token {
-            Some(_) => ExportCursor::Token(Some((map, super::tokens::cursor(id).ok()?))),
-            None => ExportCursor::Object(Some((map, parse_id(id)?))),
-        })
-    };
-    parse().ok_or(RequestFailure::Param {
+fn parse_cursor(app: u32, text: &str) -> Result<ExportCursor, RequestFailure> {
+    try_parse_cursor(app, text).ok_or(RequestFailure::Param {
         name: "after",
         rule: "must be the next of the page before",
+    })
+}
+
+fn try_parse_cursor(app: u32, text: &str) -> Option<ExportCursor> {
+    let of_token = text.strip_prefix(TOKEN_CURSOR);
+    let (collection, id) = of_token.unwrap_or(text).split_once('.')?;
+    let collection = collection
+        .parse()
+        .ok()
+        .filter(|collection| *collection < ERASURES_COLLECTION)?;
+    let map = MapId { app, collection };
+    Some(match of_token {
+        Some(_) => ExportCursor::Token(Some((map, super::tokens::parse_cursor(id).ok()?))),
+        None => ExportCursor::Object(Some((map, parse_id(id)?))),
     })
 }
 
@@ -227,6 +229,7 @@ impl StorePlan for SubjectsPlan {
             reply_bytes_max,
             out,
         } = context;
+
         let mut run = SubjectsRun {
             generation,
             app,
@@ -237,8 +240,9 @@ impl StorePlan for SubjectsPlan {
             cancel,
             deadline,
         };
+
         Box::pin(async move {
-            run.cancel.plan_under(generation);
+            run.cancel.set_generation(generation);
             run.cancel.note_subjects([id.0]);
             match task {
                 SubjectTask::Find => run.find().await?.encode(out),
@@ -280,12 +284,11 @@ impl SubjectsRun<'_> {
         let view = self.view(map);
         let now = now();
         let ids = [self.id.row()];
-        let operation = move |store: Arc<dyn ObjectStore>| async move {
-            store.get_objects(now, view, &ids).await
-        };
         Ok(self
             .objects
-            .read(view.map, operation)
+            .read(view.map, move |store| async move {
+                store.get_objects(now, view, &ids).await
+            })
             .await?
             .pop()
             .flatten())
@@ -293,7 +296,7 @@ impl SubjectsRun<'_> {
 
     /// Takes a turn on the crypto threads, as every request does.
     async fn take_turn(&mut self) -> Result<(), RequestFailure> {
-        each(
+        run_each(
             self.admission,
             OperationKind::OPEN_OBJECTS,
             self.cancel,
@@ -311,7 +314,7 @@ impl SubjectsRun<'_> {
         let known = version % 2 == 1;
         // The row of an erased subject was changed last when it was erased.
         let erased = row.filter(|_| !known).map(|row| row.updated);
-        self.cancel.did(1, u64::from(!known));
+        self.cancel.count_fields(1, u64::from(!known));
         Ok(SubjectFound {
             id: subject_text(self.id),
             known,
@@ -348,10 +351,12 @@ impl SubjectsRun<'_> {
         let generation = self.generation;
         let app = self.app.number;
         let id = self.id;
-        let operation = move |store: Arc<dyn TokenStore>| async move {
-            store.subject_rows(app, id, after, limit).await
-        };
-        let page = self.tokens.sweep(app, operation).await?;
+        let page = self
+            .tokens
+            .sweep(app, move |store| async move {
+                store.subject_rows(app, id, after, limit).await
+            })
+            .await?;
         // After the rows, so that none is returned once an erasure has its response.
         let key = self.row(MapId::of_subjects).await?.map(StoredSubject::new);
         let Some(first) = page.first().map(|(map, _)| *map) else {
@@ -361,6 +366,7 @@ impl SubjectsRun<'_> {
                 ..SubjectExport::default()
             });
         };
+
         let rows: Vec<Row> = page
             .into_iter()
             .take_while(|(map, _)| *map == first)
@@ -373,11 +379,15 @@ impl SubjectsRun<'_> {
                 super::tokens::text(row.id)
             )
         });
-        let is_current = |row: &Row| {
-            key.as_ref()
-                .is_some_and(|key| key.is_of(row.subject_version()))
-        };
-        let rows: Vec<Row> = rows.into_iter().filter(is_current).collect();
+
+        let rows: Vec<Row> = rows
+            .into_iter()
+            .filter(|row| {
+                key.as_ref()
+                    .is_some_and(|key| key.is_of(row.subject_version()))
+            })
+            .collect();
+
         // A collection without a name was deleted, and its tokens wait for the sweep.
         let Some((name, collection)) = self.app.tokens_of_number(first.collection) else {
             return Ok(SubjectExport {
@@ -386,40 +396,48 @@ impl SubjectsRun<'_> {
                 ..SubjectExport::default()
             });
         };
+
         let name = name.to_owned();
         let collection = Arc::clone(collection);
         let stored = key.map(|key| (id, Arc::new(key))).into_iter().collect();
         let mut keys_of = SubjectKeyCache::new(stored);
         let mut buffer = RowBuffer::default();
-        let step = move |row: Row| {
-            let keys = &collection.keys;
-            let unreadable = || super::tokens::text(row.id);
-            let subject = keys_of.key(row.subject, keys).map_err(|_| unreadable())?;
-            let opened = keys.open(
-                first.collection,
-                &row.id.0,
-                subject,
-                &row.sealed,
-                &mut buffer,
-            );
-            let opened = opened.map_err(|_| unreadable())?;
-            Ok(SubjectToken {
-                token: opened.token().to_owned(),
-                value: opened
-                    .value_in_any_context()
-                    .map(|(datatype, value)| value_text(datatype, value)),
-                created: row.created,
-                expires: row.expires,
-                archived: row.archived,
-                tags: row.tags,
-            })
-        };
         let kind = OperationKind::OPEN_ROWS;
-        let work = |row: &Row| ExtraWork {
-            fields: 1,
-            bytes: row.bytes() as u64,
-        };
-        let opened = each_sized(self.admission, kind, self.cancel, rows, work, step).await?;
+        let opened = run_each_sized(
+            self.admission,
+            kind,
+            self.cancel,
+            rows,
+            |row| ExtraWork {
+                fields: 1,
+                bytes: row.bytes() as u64,
+            },
+            move |row| {
+                let keys = &collection.keys;
+                let unreadable = || super::tokens::text(row.id);
+                let subject = keys_of.key(row.subject, keys).map_err(|_| unreadable())?;
+                let opened = keys.open(
+                    first.collection,
+                    &row.id.0,
+                    subject,
+                    &row.sealed,
+                    &mut buffer,
+                );
+                let opened = opened.map_err(|_| unreadable())?;
+                Ok(SubjectToken {
+                    token: opened.token().to_owned(),
+                    value: opened
+                        .value_in_any_context()
+                        .map(|(datatype, value)| value_text(datatype, value)),
+                    created: row.created,
+                    expires: row.expires,
+                    archived: row.archived,
+                    tags: row.tags,
+                })
+            },
+        )
+        .await?;
+
         let mut tokens = Vec::with_capacity(opened.len());
         let mut unreadable = Vec::new();
         for token in opened {
@@ -428,7 +446,8 @@ impl SubjectsRun<'_> {
                 Err(id) => unreadable.push(id),
             }
         }
-        self.cancel.did(
+
+        self.cancel.count_fields(
             (tokens.len() + unreadable.len()) as u64,
             unreadable.len() as u64,
         );
@@ -452,15 +471,15 @@ impl SubjectsRun<'_> {
         let generation = self.generation;
         let app = self.app.number;
         let id = self.id;
-        let operation = move |store: Arc<dyn ObjectStore>| async move {
-            store
-                .subject_objects(generation, app, id, after, limit)
-                .await
-        };
         let page = self
             .objects
-            .sweep(self.view(MapId::of_subjects).map, operation)
+            .sweep(self.view(MapId::of_subjects).map, move |store| async move {
+                store
+                    .subject_objects(generation, app, id, after, limit)
+                    .await
+            })
             .await?;
+
         // After the objects, so that none is returned once an erasure has its response.
         let key = self.row(MapId::of_subjects).await?.map(StoredSubject::new);
         let keys: StoredSubjects = key
@@ -489,6 +508,7 @@ impl SubjectsRun<'_> {
             ),
             None => (String::new(), Vec::new()),
         };
+
         let mut objects = Vec::with_capacity(opened.len());
         let mut unreadable = Vec::new();
         for object in opened {
@@ -497,7 +517,8 @@ impl SubjectsRun<'_> {
                 Err(id) => unreadable.push(id),
             }
         }
-        self.cancel.did(
+
+        self.cancel.count_fields(
             (objects.len() + unreadable.len()) as u64,
             unreadable.len() as u64,
         );
@@ -518,7 +539,7 @@ impl SubjectsRun<'_> {
         collection: Arc<ObjectCollection>,
         rows: Vec<ReadableRow>,
     ) -> Result<Vec<Result<Object, String>>, RequestFailure> {
-        let disclosed_property = |property: &sealwire_records::objects::Property| {
+        let properties = collection.schema.properties.iter().map(|property| {
             let disclosure = self
                 .app
                 .role_masks()
@@ -530,24 +551,23 @@ impl SubjectsRun<'_> {
                 name,
                 disclosure,
             })
-        };
-        let properties = collection.schema.properties.iter().map(disclosed_property);
+        });
+
         let mut properties = properties.collect::<Result<Vec<_>, _>>()?;
-        let step = move |row: ReadableRow| {
-            let opened = collection.open(&row).map_err(|_| id_text(row.row.id))?;
-            Ok(object(
-                &row.row,
-                disclosed(&collection, &opened, &mut properties),
-            ))
-        };
         let kind = OperationKind::OPEN_OBJECTS;
-        each_sized(
+        run_each_sized(
             self.admission,
             kind,
             self.cancel,
             rows,
             ReadableRow::work,
-            step,
+            move |row| {
+                let opened = collection.open(&row).map_err(|_| id_text(row.row.id))?;
+                Ok(object_response(
+                    &row.row,
+                    disclose_values(&collection, &opened, &mut properties),
+                ))
+            },
         )
         .await
     }
@@ -566,44 +586,47 @@ impl SubjectsRun<'_> {
         let mut tokens = 0;
         let mut after_token = None;
         let mut is_last = false;
+
         while !is_last && tokens < REMOVED_ENOUGH {
             let subject = self.id;
             let of = self.app.number;
-            let operation = move |store: Arc<dyn TokenStore>| async move {
-                store
-                    .erase_subject_rows(of, subject, version, after_token, TOKENS_PER_STEP)
-                    .await
-            };
-            let page = self.tokens.change(of, operation).await?;
+            let page = self
+                .tokens
+                .change(of, move |store| async move {
+                    store
+                        .erase_subject_rows(of, subject, version, after_token, TOKENS_PER_STEP)
+                        .await
+                })
+                .await?;
             tokens += page.found;
-            self.cancel.did(tokens, 0);
+            self.cancel.count_fields(tokens, 0);
             after_token = page.next;
             is_last = after_token.is_none();
         }
+
         while is_last && !done && tokens + objects < REMOVED_ENOUGH {
             let generation = self.generation;
             let subject = (self.app.number, self.id);
-            let operation = move |store: Arc<dyn ObjectStore>| async move {
-                erasure_step(
-                    &*store,
-                    generation,
-                    subject,
-                    version,
-                    after,
-                    OBJECTS_PER_STEP,
-                )
-                .await
-            };
             let ErasureStep { groups, next } = self
                 .objects
-                .sweep(self.view(MapId::of_subjects).map, operation)
+                .sweep(self.view(MapId::of_subjects).map, move |store| async move {
+                    erasure_step(
+                        &*store,
+                        generation,
+                        subject,
+                        version,
+                        after,
+                        OBJECTS_PER_STEP,
+                    )
+                    .await
+                })
                 .await?;
             for group in groups {
                 let count = group.writes.len() as u64;
                 self.objects.write(group, self.deadline).await?;
                 objects += count;
                 in_pass += count;
-                self.cancel.did(tokens + objects, 0);
+                self.cancel.count_fields(tokens + objects, 0);
             }
             after = next;
             // A rewrap can have sealed an object again between the two steps of its removal.
@@ -612,6 +635,7 @@ impl SubjectsRun<'_> {
                 done = true;
             }
         }
+
         let id = subject_text(self.id);
         let version = version.saturating_sub(1);
         Ok(SubjectErased {
@@ -659,6 +683,7 @@ impl SubjectsRun<'_> {
                 return Ok((next, true));
             }
         }
+
         Err(RequestFailure::Internal(
             "the key of a data subject changes too often",
         ))
@@ -697,10 +722,10 @@ mod tests {
             collection: 3,
         };
         let object = ExportCursor::Object(Some((map, parse_id(id).unwrap())));
-        assert_eq!(cursor(7, &format!("3.{id}")).unwrap(), object);
+        assert_eq!(parse_cursor(7, &format!("3.{id}")).unwrap(), object);
         let token = ExportCursor::Token(Some((map, TokenId([0xab; 16]))));
         assert_eq!(
-            cursor(7, &format!("token.3.{}", "ab".repeat(16))).unwrap(),
+            parse_cursor(7, &format!("token.3.{}", "ab".repeat(16))).unwrap(),
             token
         );
         for wrong in [
@@ -718,7 +743,7 @@ mod tests {
             "token.3.ab",
             &format!("3.{}", "ab".repeat(16)),
         ] {
-            assert!(cursor(7, wrong).is_err(), "{wrong}");
+            assert!(parse_cursor(7, wrong).is_err(), "{wrong}");
         }
     }
 

@@ -30,10 +30,10 @@ pub(super) struct Tokenize {
 }
 
 impl Tokenize {
-    pub(super) fn new(frame: &Bytes, call: &wire::Tokenize<'_>) -> Self {
+    pub(super) fn new(frame: &Bytes, request: &wire::Tokenize<'_>) -> Self {
         Self {
-            document: RequestDocument::new(frame, call),
-            options: call.writing.own(&Frame(frame)),
+            document: RequestDocument::new(frame, request),
+            options: request.writing.own(&Frame(frame)),
         }
     }
 
@@ -53,6 +53,7 @@ impl Tokenize {
                 rule,
             });
         }
+
         let created = tokens::now();
         let mut tags: Vec<String> = self
             .options
@@ -116,6 +117,7 @@ impl Operation for Tokenize {
             keys: Arc::clone(&located.collection.keys),
             key: Arc::default(),
         });
+
         spec.subject = subject.as_ref().map(|subject| Arc::clone(&subject.key));
         let extra_bytes = spec.entry_bytes(context.fields_max(), context.size.bytes);
         let response_bytes = self.response_bytes(context.size, limits);
@@ -136,6 +138,7 @@ impl Operation for Tokenize {
                 Ok(Fields::Tokens(TokenFields::Tokenize(Box::new(fields))))
             }),
         )?;
+
         // Rows authenticate a hash of the context.
         Ok(Plan::Document(DocumentPlan {
             context_bytes: 0,

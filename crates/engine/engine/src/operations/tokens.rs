@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sealwire_msgpack::TokenReader;
 use sealwire_records::token::RowBuffer;
-use sealwire_store::{Filter, Fingerprint, FoundRow, Page, Row, SubjectId, TokenId, TokenStore};
+use sealwire_store::{Filter, Fingerprint, FoundRow, Page, Row, SubjectId, TokenId};
 use sealwire_wire::shared::{Listing, Sweep, TokenSearch, TokensOperation};
 use sealwire_wire::{Counted, Found, Token};
 use tokio::time::Instant;
@@ -25,7 +25,7 @@ use crate::jobs::error::RequestFailure;
 use crate::jobs::field_errors::FieldProblem;
 use crate::jobs::objects::Objects;
 use crate::jobs::scheduler::AdmissionPermit;
-use crate::jobs::tokens::batch::each;
+use crate::jobs::tokens::batch::run_each;
 use crate::jobs::tokens::store_io;
 use crate::jobs::tokens::{Canonical, Collection, CollectionKind, canonical, now, value_of};
 use crate::operation::{
@@ -106,6 +106,7 @@ impl StorePlan for TokensPlan {
             request,
             ..
         } = *self;
+
         let StoreContext {
             tokens,
             objects,
@@ -115,6 +116,7 @@ impl StorePlan for TokensPlan {
             out,
             ..
         } = context;
+
         let task = TokensTask {
             tokens,
             objects,
@@ -125,7 +127,7 @@ impl StorePlan for TokensPlan {
             generation,
             deadline,
         };
-        Box::pin(task.answer(request, out))
+        Box::pin(task.respond(request, out))
     }
 }
 
@@ -143,41 +145,54 @@ struct TokensTask<'a> {
     deadline: Instant,
 }
 
+/// Counts changed rows for metrics and the audit trail. Returns the response unchanged.
+fn count_changed(cancel: &CancelToken, counted: Counted) -> Counted {
+    let missing = counted.missing.len() as u64;
+    cancel.count_fields(counted.count + missing, missing);
+    counted
+}
+
+/// Counts read rows for metrics and the audit trail. Returns the response unchanged.
+fn count_listed(cancel: &CancelToken, listed: sealwire_wire::Tokens) -> sealwire_wire::Tokens {
+    let missing = listed.tokens.iter().filter(|token| token.is_none()).count();
+    cancel.count_fields(listed.tokens.len() as u64, missing as u64);
+    listed
+}
+
 impl TokensTask<'_> {
-    async fn answer(mut self, request: Request, out: &mut Vec<u8>) -> Result<(), RequestFailure> {
+    async fn respond(mut self, request: Request, out: &mut Vec<u8>) -> Result<(), RequestFailure> {
         let generation = self.generation;
         let cancel = Arc::clone(self.cancel);
-        cancel.plan_under(generation);
-        let counted = |counted: Counted| {
-            let missing = counted.missing.len() as u64;
-            cancel.did(counted.count + missing, missing);
-            counted
-        };
-        let listed = |listed: sealwire_wire::Tokens| {
-            let missing = listed.tokens.iter().filter(|token| token.is_none()).count();
-            cancel.did(listed.tokens.len() as u64, missing as u64);
-            listed
-        };
+        cancel.set_generation(generation);
         match request {
-            Request::Get { tokens } => listed(self.get(&tokens).await?).encode(out),
+            Request::Get { tokens } => count_listed(&cancel, self.get(&tokens).await?).encode(out),
             Request::Find(TokenSearch {
                 value,
                 context,
                 subject,
             }) => {
                 let token = self.find(&value, &context, subject.as_ref()).await?;
-                cancel.did(1, u64::from(token.is_none()));
+                cancel.count_fields(1, u64::from(token.is_none()));
                 Found { token, generation }.encode(out);
             }
-            Request::List(listing) => listed(self.list(&listing).await?).encode(out),
-            Request::Delete { tokens } => counted(self.change(&tokens, None).await?).encode(out),
+            Request::List(listing) => {
+                count_listed(&cancel, self.list(&listing).await?).encode(out);
+            }
+            Request::Delete { tokens } => {
+                count_changed(&cancel, self.change(&tokens, None).await?).encode(out);
+            }
             Request::Expire { tokens, expires_s } => {
                 let now = now();
                 let expires = expires_s.map(|seconds| now.saturating_add(seconds));
-                counted(self.change(&tokens, Some((now, expires))).await?).encode(out);
+                let counted = self.change(&tokens, Some((now, expires))).await?;
+                count_changed(&cancel, counted).encode(out);
             }
-            Request::Archive(step) => counted(self.sweep(&step, true).await?).encode(out),
-            Request::Prune(step) => counted(self.sweep(&step, false).await?).encode(out),
+            Request::Archive(step) => {
+                count_changed(&cancel, self.sweep(&step, true).await?).encode(out);
+            }
+            Request::Prune(step) => {
+                count_changed(&cancel, self.sweep(&step, false).await?).encode(out);
+            }
         }
         Ok(())
     }
@@ -189,12 +204,12 @@ impl TokensTask<'_> {
             .map(|token| token.as_str().to_owned())
             .collect();
         let collection = Arc::clone(&self.collection);
-        each(
+        run_each(
             self.admission,
             OperationKind::HASH_TOKENS,
             self.cancel,
             names,
-            move |name: String| {
+            move |name| {
                 let Collection {
                     keys, map, format, ..
                 } = &*collection;
@@ -219,20 +234,22 @@ impl TokensTask<'_> {
             subjects,
         )
         .await?;
-        let is_current =
-            |(id, version): (SubjectId, u64)| stored.get(&id).is_some_and(|key| key.is_of(version));
-        rows.retain(|row| row.claim().is_none_or(is_current));
+
+        rows.retain(|row| {
+            row.claim()
+                .is_none_or(|(id, version)| stored.get(&id).is_some_and(|key| key.is_of(version)))
+        });
         self.cancel
             .note_subjects(rows.iter().filter_map(|row| Some(row.subject?.0)));
         let collection = Arc::clone(&self.collection);
         let mut keys_of = SubjectKeyCache::new(stored);
         let mut buffer = RowBuffer::default();
-        each(
+        run_each(
             self.admission,
             OperationKind::OPEN_ROWS,
             self.cancel,
             rows,
-            move |row: Row| {
+            move |row| {
                 let Collection { keys, map, .. } = &*collection;
                 let subject = keys_of.key(row.subject, keys).ok()?;
                 let opened = keys
@@ -257,6 +274,7 @@ impl TokensTask<'_> {
             .filter_map(|(at, id)| Some((at, (*id)?)))
             .collect();
         let room = self.tokens.reserve(self.admission, known.len())?;
+
         for some in known.chunks(room.most.max(1)) {
             let keys: Vec<_> = some
                 .iter()
@@ -271,6 +289,7 @@ impl TokensTask<'_> {
                 listed.tokens[*at] = Some(token(tokens[*at].as_str().to_owned(), row));
             }
         }
+
         room.give_back(self.admission);
         Ok(listed)
     }
@@ -284,13 +303,15 @@ impl TokensTask<'_> {
         let ids = self.ids(tokens).await?;
         let known: Vec<_> = ids.iter().flatten().copied().collect();
         let map = self.collection.map;
-        let operation = move |store: Arc<dyn TokenStore>| async move {
-            match expire {
-                None => store.delete(map, &known).await,
-                Some((now, expires)) => store.expire(now, map, &known, expires).await,
-            }
-        };
-        let there = self.tokens.change(map.app, operation).await?;
+        let there = self
+            .tokens
+            .change(map.app, move |store| async move {
+                match expire {
+                    None => store.delete(map, &known).await,
+                    Some((now, expires)) => store.expire(now, map, &known, expires).await,
+                }
+            })
+            .await?;
         Ok(self.counted(&ids, &there))
     }
 
@@ -308,6 +329,7 @@ impl TokensTask<'_> {
                 rule,
             });
         }
+
         let token = TokenReader::new(value)
             .token()
             .map_err(|_| RequestFailure::Payload("not MessagePack".into()))?;
@@ -321,28 +343,34 @@ impl TokensTask<'_> {
                 None => return Ok(None),
             },
         };
+
         let collection = Arc::clone(&self.collection);
         let of = subject.clone();
-        let hash = move |wanted: Zeroizing<Vec<u8>>| {
-            let Collection { keys, map, .. } = &*collection;
-            let context = collection.scope(&context);
-            let scope = of.as_ref().map_or(context, |subject| {
-                keys.subject_scope(&context, &subject.id.0, subject.version)
-            });
-            (
-                Fingerprint(keys.fingerprint_of_value(map.collection, &scope, datatype, &wanted)),
-                context,
-                wanted,
-            )
-        };
-        let hashed = each(
+        let hashed = run_each(
             self.admission,
             OperationKind::HASH_TOKENS,
             self.cancel,
             vec![wanted],
-            hash,
+            move |wanted| {
+                let Collection { keys, map, .. } = &*collection;
+                let context = collection.scope(&context);
+                let scope = of.as_ref().map_or(context, |subject| {
+                    keys.subject_scope(&context, &subject.id.0, subject.version)
+                });
+                (
+                    Fingerprint(keys.fingerprint_of_value(
+                        map.collection,
+                        &scope,
+                        datatype,
+                        &wanted,
+                    )),
+                    context,
+                    wanted,
+                )
+            },
         )
         .await?;
+
         let keys: Vec<_> = hashed
             .iter()
             .map(|(fingerprint, ..)| (self.collection.map, *fingerprint))
@@ -355,43 +383,44 @@ impl TokensTask<'_> {
         else {
             return Ok(None);
         };
+
         let collection = Arc::clone(&self.collection);
-        let open = move |row: Row| {
-            let Collection { keys, map, .. } = &*collection;
-            let mut buffer = RowBuffer::default();
-            let subject = subject
-                .as_ref()
-                .map(|subject| subject.open(keys))
-                .transpose()
-                .ok()?;
-            let opened = keys
-                .open(
-                    map.collection,
-                    &row.id.0,
-                    subject.as_ref(),
-                    &row.sealed,
-                    &mut buffer,
-                )
-                .ok()?;
-            let under = (!collection.is_shared()).then_some(&scope);
-            let is_of = opened.is_of(&fingerprint.0, under, datatype, &wanted, canonical);
-            Some(is_of.then(|| opened.token().to_owned()))
-        };
-        match each(
+        match run_each(
             self.admission,
             OperationKind::OPEN_ROWS,
             self.cancel,
             vec![row],
-            open,
+            move |row| {
+                let Collection { keys, map, .. } = &*collection;
+                let mut buffer = RowBuffer::default();
+                let subject = subject
+                    .as_ref()
+                    .map(|subject| subject.open(keys))
+                    .transpose()
+                    .ok()?;
+                let opened = keys
+                    .open(
+                        map.collection,
+                        &row.id.0,
+                        subject.as_ref(),
+                        &row.sealed,
+                        &mut buffer,
+                    )
+                    .ok()?;
+                let under = (!collection.is_shared()).then_some(&scope);
+                let is_of = opened.is_of(&fingerprint.0, under, datatype, &wanted, canonical);
+                Some(is_of.then(|| opened.token().to_owned()))
+            },
         )
         .await?
         .pop()
         .flatten()
         {
             Some(Some(token)) => return Ok(Some(token)),
-            Some(None) => self.tokens.mismatched(1),
+            Some(None) => self.tokens.count_mismatched(1),
             None => (),
         }
+
         Err(RequestFailure::Field {
             problem: FieldProblem::CannotOpen,
             path: "value".into(),
@@ -419,7 +448,7 @@ impl TokensTask<'_> {
         let mut after = listing
             .after
             .as_ref()
-            .map(|after| cursor(after.as_str()))
+            .map(|after| parse_cursor(after.as_str()))
             .transpose()?;
         let filter = Filter {
             tag: listing.tag.as_ref().map(|tag| tag.as_str().to_owned()),
@@ -432,13 +461,16 @@ impl TokensTask<'_> {
         let mut tokens = Vec::new();
         let room = self.tokens.reserve(self.admission, limit)?;
         let mut short = 0;
+
         while short < PAGES_MAX {
             let filter = filter.clone();
             let most = (limit - tokens.len()).min(room.most);
-            let operation = move |store: Arc<dyn TokenStore>| async move {
-                store.list(map, &filter, after, most).await
-            };
-            let page: Page<Vec<Row>> = self.tokens.sweep(map.app, operation).await?;
+            let page: Page<Vec<Row>> = self
+                .tokens
+                .sweep(map.app, move |store| async move {
+                    store.list(map, &filter, after, most).await
+                })
+                .await?;
             short += usize::from(page.found.len() < most);
             tokens.extend(self.opened(page.found).await?);
             after = page.next;
@@ -446,6 +478,7 @@ impl TokensTask<'_> {
                 break;
             }
         }
+
         room.give_back(self.admission);
         Ok(sealwire_wire::Tokens {
             tokens,
@@ -462,7 +495,7 @@ impl TokensTask<'_> {
         let after = step
             .after
             .as_ref()
-            .map(|after| cursor(after.as_str()))
+            .map(|after| parse_cursor(after.as_str()))
             .transpose()?;
         self.pass().await?;
         let limit = step.limit.unwrap_or(SWEEP_DEFAULT) as usize;
@@ -474,14 +507,17 @@ impl TokensTask<'_> {
             .unwrap_or(if archives { 0 } else { ARCHIVED_S_DEFAULT });
         // The bound is inclusive.
         let before = (now + 1).saturating_sub(older);
-        let operation = move |store: Arc<dyn TokenStore>| async move {
-            if archives {
-                store.archive(now, map, before, after, limit, dry_run).await
-            } else {
-                store.prune(map, before, after, limit, dry_run).await
-            }
-        };
-        let page = self.tokens.sweep(map.app, operation).await?;
+        let page = self
+            .tokens
+            .sweep(map.app, move |store| async move {
+                if archives {
+                    store.archive(now, map, before, after, limit, dry_run).await
+                } else {
+                    store.prune(map, before, after, limit, dry_run).await
+                }
+            })
+            .await?;
+
         Ok(Counted {
             count: page.found,
             missing: vec![],
@@ -493,7 +529,7 @@ impl TokensTask<'_> {
     /// Goes through the crypto threads with nothing to do there, so that no thread waits for this
     /// call's work.
     async fn pass(&mut self) -> Result<(), RequestFailure> {
-        each(
+        run_each(
             self.admission,
             OperationKind::HASH_TOKENS,
             self.cancel,
@@ -514,6 +550,7 @@ impl TokensTask<'_> {
                 None => missing.extend(u32::try_from(at)),
             }
         }
+
         Counted {
             count: distinct.len() as u64,
             missing,
@@ -531,6 +568,7 @@ fn token(token: String, row: Row) -> Token {
         tags,
         ..
     } = row;
+
     Token {
         token,
         created,
@@ -545,7 +583,7 @@ pub(super) fn text(id: TokenId) -> String {
     format!("{:032x}", u128::from_be_bytes(id.0))
 }
 
-pub(super) fn cursor(text: &str) -> Result<TokenId, RequestFailure> {
+pub(super) fn parse_cursor(text: &str) -> Result<TokenId, RequestFailure> {
     let is_ours = text.len() == 32
         && text
             .bytes()
@@ -566,7 +604,7 @@ mod tests {
     #[test]
     fn a_cursor_is_what_was_given_and_nothing_else() {
         for id in [[0; 16], [0xff; 16], *b"0123456789abcdef"] {
-            assert_eq!(cursor(&text(TokenId(id))).unwrap(), TokenId(id));
+            assert_eq!(parse_cursor(&text(TokenId(id))).unwrap(), TokenId(id));
         }
         let zeros = "0".repeat(32);
         for wrong in [
@@ -578,7 +616,7 @@ mod tests {
             &"A".repeat(32),
             "é",
         ] {
-            assert!(cursor(wrong).is_err(), "{wrong}");
+            assert!(parse_cursor(wrong).is_err(), "{wrong}");
         }
     }
 }

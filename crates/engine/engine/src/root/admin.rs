@@ -80,6 +80,7 @@ impl RootAdmin {
         {
             return self.state(None).await;
         }
+
         let mut results = UnwrapResults::new();
         for (set, root) in record
             .iter()
@@ -146,6 +147,7 @@ impl RootAdmin {
                 "the store has a root key already; `sealwire kek list` shows its slots",
             ));
         }
+
         let names: Vec<&str> = match names {
             Some(names) => names.to_vec(),
             None => self.providers().iter().map(|(name, _)| name).collect(),
@@ -176,6 +178,7 @@ impl RootAdmin {
                 },
             )
             .await?;
+
         Ok(RootState {
             slot: Some(record.next_slot),
             ..self.changed(generation).await?
@@ -184,8 +187,9 @@ impl RootAdmin {
 
     async fn remove_slot(&self, number: u32) -> Result<RootState, StoreError> {
         let record = self.record().await?;
-        let has_slot = |root: &&RootEntry| root.slots.iter().any(|slot| slot.number == number);
-        let root = record.roots().find(has_slot);
+        let root = record
+            .roots()
+            .find(|root| root.slots.iter().any(|slot| slot.number == number));
         let root = root.ok_or_else(|| invalid(format!("the root key has no slot {number}")))?;
         let slots = root
             .slots
@@ -197,15 +201,18 @@ impl RootAdmin {
             slots,
             ..root.clone()
         };
+
         if others.slots.is_empty() {
             return Err(invalid(
                 "the last slot cannot be removed; add another one first",
             ));
         }
+
         let results = self.unwrapped(record.set, &others).await;
         // The change names the slots that must stay, so that of two removals at once only one can
         // rely on the other's slot.
         let verified = slots_that_unwrap(&results);
+
         if verified.is_empty() {
             let reasons: Vec<String> = results.into_values().filter_map(Result::err).collect();
             let reasons = reasons.join("; ");
@@ -213,6 +220,7 @@ impl RootAdmin {
                 "no other slot unwraps the root key now, so slot {number} stays: {reasons}"
             )));
         }
+
         let change = SlotChange {
             remove: vec![number],
             verified,
@@ -227,6 +235,7 @@ impl RootAdmin {
         let record = self.stored_record().await?;
         let mut results = UnwrapResults::new();
         let mut steps = CommitSteps::default();
+
         for root in record.roots() {
             let unwrapped = self.unwrapped(record.set, root).await;
             let verified = slots_that_unwrap(&unwrapped);
@@ -245,6 +254,7 @@ impl RootAdmin {
             }
             results.extend(unwrapped);
         }
+
         steps.end()?;
         self.state(Some(results)).await
     }
@@ -287,11 +297,12 @@ impl RootAdmin {
                 root
             }
         };
-        let begun = Instant::now();
+
+        let started = Instant::now();
         let mut behind = Vec::new();
         loop {
             match self.control.activate_root(&incoming).await {
-                Err(StoreError::NotServed { instances, .. }) if begun.elapsed() < wait => {
+                Err(StoreError::NotServed { instances, .. }) if started.elapsed() < wait => {
                     if instances != behind {
                         waits(&instances);
                         behind = instances;
@@ -366,14 +377,14 @@ impl RootAdmin {
                 (generation, None, Some(reason.to_owned()))
             }
             Ok((generation, record)) => (generation, record, None),
-            // No slot unwraps, the store is sealed, is of an earlier time, or was written by
-            // somebody else.
+            // No slot unwraps, or the store is sealed, was restored to an earlier state, or was
+            // written by another program.
             Err(reason) => {
                 let (generation, record) = self.control.root().await?;
                 (generation, record, Some(reason.to_string()))
             }
         };
-        let result = |slot: &RootSlot| results.as_ref()?.get(&slot.number);
+
         let roots = record
             .iter()
             .flat_map(RootRecord::roots)
@@ -385,9 +396,15 @@ impl RootAdmin {
                 slots: root
                     .slots
                     .iter()
-                    .map(|slot| slot_state(slot, result(slot)))
+                    .map(|slot| {
+                        let result = results
+                            .as_ref()
+                            .and_then(|results| results.get(&slot.number));
+                        slot_state(slot, result)
+                    })
                     .collect(),
             });
+
         let providers = self
             .providers()
             .iter()
@@ -400,6 +417,7 @@ impl RootAdmin {
                     .map(|(field, value)| (field.to_owned(), value))
                     .collect(),
             });
+
         let sealed_unix_s = record.as_ref().and_then(|record| record.sealed_unix_s);
         Ok(RootState {
             sealed_unix_s,
@@ -459,6 +477,7 @@ fn slot_state(slot: &RootSlot, result: Option<&Result<(), String>>) -> RootSlotS
         verified_unix_s,
         ..
     } = slot.clone();
+
     RootSlotState {
         number,
         provider,

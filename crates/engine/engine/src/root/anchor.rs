@@ -22,7 +22,7 @@ use sealwire_apps::StateId;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
-use super::{FileOwner, read_bounded, replace_file_of};
+use super::{FileOwner, file_error, read_bounded, replace_file_of};
 use crate::kek::KekError;
 
 /// Name of the file in the folder of the audit log, unless `state.anchor_file` names another one.
@@ -111,7 +111,7 @@ impl Anchor {
     /// # Errors
     /// The file cannot be read, or is not an anchor.
     pub(super) fn open(path: PathBuf, makes_folder: bool) -> Result<Self, KekError> {
-        let at_start = read(&path)?;
+        let at_start = read_anchor(&path)?;
         let state = AnchorState {
             seen: at_start.clone(),
             written: at_start.clone(),
@@ -151,25 +151,28 @@ impl Anchor {
         self.write().await;
     }
 
-    /// Notes a state that was verified.
+    /// Raises the anchor to a state that was verified.
     pub(super) async fn raise(&self, state: AnchoredState) {
-        self.file.note(state);
+        self.file.record_state(state);
         self.write().await;
     }
 
-    /// Notes a state that was committed. The file is on disk when this returns.
+    /// Raises the anchor to a state that was committed. The file is on disk when this returns.
     ///
     /// # Errors
     /// The file, and why it was not written within 10 seconds.
     pub(super) async fn commit(&self, state: AnchoredState) -> Result<(), String> {
-        self.file.note(state);
+        self.file.record_state(state);
         let file = Arc::clone(&self.file);
         let writing = tokio::task::spawn_blocking(move || file.write());
-        let late = || io::Error::new(io::ErrorKind::TimedOut, "not written within 10 seconds");
         let written = match tokio::time::timeout(COMMIT_WAIT_MAX, writing).await {
-            Ok(ended) => ended.map_err(io::Error::other).flatten(),
-            Err(_) => Err(late()),
+            Ok(written) => written.map_err(io::Error::other).flatten(),
+            Err(_) => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "not written within 10 seconds",
+            )),
         };
+
         written.map_err(|error| {
             format!(
                 "the anchor file {} was not written: {error}",
@@ -192,6 +195,7 @@ impl Anchor {
         if !state.is_kept || state.is_writing || state.seen == state.written {
             return None;
         }
+
         state.is_writing = true;
         drop(state);
         let file = Arc::clone(&self.file);
@@ -211,7 +215,7 @@ impl Anchor {
 }
 
 impl AnchorFile {
-    fn note(&self, new: AnchoredState) {
+    fn record_state(&self, new: AnchoredState) {
         let mut state = self.state();
         if state.seen.as_ref().is_none_or(|seen| new.replaces(seen)) {
             state.seen = Some(new);
@@ -249,7 +253,7 @@ impl AnchorFile {
     fn write_locked(&self, state: &AnchoredState) -> io::Result<()> {
         let present = match read_bounded(&self.path, ANCHOR_BYTES_MAX) {
             Ok(text) => Some(
-                parse(&text)
+                parse_anchor(&text)
                     .ok_or_else(|| io::Error::other("it is not an anchor of this program"))?,
             ),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -303,11 +307,13 @@ impl AnchorFile {
         if !self.makes_folder || folder.exists() {
             return Ok(());
         }
+
         let above = File::open(folder_of(folder))?;
         match DirBuilder::new().mode(0o700).create(folder) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
             created => created?,
         }
+
         let owner = above.metadata()?;
         // Whoever owns the folder above can put a link in its place meanwhile.
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
@@ -315,6 +321,7 @@ impl AnchorFile {
             .read(true)
             .custom_flags(flags.bits().cast_signed())
             .open(folder)?;
+
         if made.metadata()?.uid() == rustix::process::geteuid().as_raw() {
             FileOwner {
                 user: owner.uid(),
@@ -358,11 +365,11 @@ impl AnchorFile {
                 let path = path.display();
                 let what = match last.kind() {
                     io::ErrorKind::WouldBlock => {
-                        format!("another process holds the lock of {path} all the time")
+                        format!("another process holds the lock of {path}")
                     }
                     io::ErrorKind::PermissionDenied => format!(
-                        "{path}: {last}. A command that another user ran was killed and left it. It has no content: give \
-                         it the owner of the anchor file, or delete it while no command runs"
+                        "{path}: {last}. A command of another user was killed and left this lock file, which is empty: \
+                         give it the owner of the anchor file, which must stay as it is"
                     ),
                     _ => format!("{path}: {last}"),
                 };
@@ -416,21 +423,23 @@ fn folder_of(path: &Path) -> &Path {
 ///
 /// # Errors
 /// The file cannot be read, or is not an anchor.
-pub(super) fn read(path: &Path) -> Result<Option<AnchoredState>, KekError> {
-    let wrong = |what: &dyn std::fmt::Display| KekError(format!("{}: {what}", path.display()));
+pub(super) fn read_anchor(path: &Path) -> Result<Option<AnchoredState>, KekError> {
     match read_bounded(path, ANCHOR_BYTES_MAX) {
-        Ok(text) => Ok(Some(
-            parse(&text).ok_or_else(|| wrong(&"not an anchor of this program"))?,
-        )),
+        Ok(text) => {
+            Ok(Some(parse_anchor(&text).ok_or_else(|| {
+                file_error(path, "not an anchor of this program")
+            })?))
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(wrong(&format!(
-            "{error}; run this as the engine's user or as root"
-        ))),
-        Err(error) => Err(wrong(&error)),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(file_error(
+            path,
+            format_args!("{error}; run this as the engine's user or as root"),
+        )),
+        Err(error) => Err(file_error(path, error)),
     }
 }
 
-fn parse(text: &[u8]) -> Option<AnchoredState> {
+fn parse_anchor(text: &[u8]) -> Option<AnchoredState> {
     let AnchorFields {
         format,
         set,
@@ -438,52 +447,50 @@ fn parse(text: &[u8]) -> Option<AnchoredState> {
         code,
         roots,
     } = serde_json::from_slice(text).ok()?;
+
     let roots = match (format, roots) {
         (FORMAT_WITHOUT_ROOTS, None) => Vec::new(),
         (FORMAT, Some(roots)) => roots
             .iter()
-            .map(|root| bytes(root))
+            .map(|root| parse_hex(root))
             .collect::<Option<_>>()?,
         _ => return None,
     };
+
     Some(AnchoredState {
         id: StateId {
-            set: bytes(&set)?,
+            set: parse_hex(&set)?,
             generation,
-            code: bytes(&code)?,
+            code: parse_hex(&code)?,
         },
         roots,
     })
 }
 
-fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
+fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     HEXLOWER.decode(text.as_bytes()).ok()?.try_into().ok()
 }
 
 fn to_bytes(AnchoredState { id, roots }: &AnchoredState) -> Vec<u8> {
-    let set = HEXLOWER.encode(&id.set);
-    let code = HEXLOWER.encode(&id.code);
-    let roots = Some(roots.iter().map(|root| HEXLOWER.encode(root)).collect());
     let fields = AnchorFields {
         format: FORMAT,
-        set,
+        set: HEXLOWER.encode(&id.set),
         generation: id.generation,
-        code,
-        roots,
+        code: HEXLOWER.encode(&id.code),
+        roots: Some(roots.iter().map(|root| HEXLOWER.encode(root)).collect()),
     };
-    serde_json::to_vec(&fields).expect("it has no maps")
+    serde_json::to_vec(&fields).expect("a struct without maps can always be encoded")
 }
 
-/// Returns where the anchor of a configuration is, if it has one.
+/// Returns the path of the configuration's anchor file, if it has one.
 pub(super) fn anchor_path(config: &sealwire_settings::Config) -> Option<PathBuf> {
-    let beside_audit = || {
+    config.state.anchor_file.clone().or_else(|| {
         config
             .audit
             .folder
             .as_deref()
-            .map(|folder: &Path| folder.join(ANCHOR_FILE))
-    };
-    config.state.anchor_file.clone().or_else(beside_audit)
+            .map(|folder| folder.join(ANCHOR_FILE))
+    })
 }
 
 #[cfg(test)]
@@ -502,7 +509,7 @@ mod tests {
     }
 
     fn content(path: &Path) -> Option<AnchoredState> {
-        read(path).unwrap()
+        read_anchor(path).unwrap()
     }
 
     #[test]
@@ -514,7 +521,7 @@ mod tests {
         };
         for roots in [vec![], vec![[0xef; 16]], vec![[0xef; 16], [1; 16]]] {
             let state = AnchoredState { id, roots };
-            assert_eq!(parse(&to_bytes(&state)), Some(state));
+            assert_eq!(parse_anchor(&to_bytes(&state)), Some(state));
         }
         let set = "ab".repeat(16);
         let code = "cd".repeat(32);
@@ -524,7 +531,7 @@ mod tests {
             u64::MAX
         );
         assert_eq!(
-            parse(earlier.as_bytes()),
+            parse_anchor(earlier.as_bytes()),
             Some(AnchoredState { id, roots: vec![] })
         );
         for wrong in [
@@ -547,7 +554,7 @@ mod tests {
                 "{{\"format\":1,\"set\":\"{set}\",\"generation\":1,\"code\":\"{code}\",\"more\":1}}"
             ),
         ] {
-            assert_eq!(parse(wrong.as_bytes()), None, "{wrong}");
+            assert_eq!(parse_anchor(wrong.as_bytes()), None, "{wrong}");
         }
     }
 

@@ -57,11 +57,12 @@ impl Backoff {
     }
 
     /// Begins a pause after a failure.
-    pub(super) fn failed(&self, root: &RootEntry, reasons: &str) {
+    pub(super) fn record_failure(&self, root: &RootEntry, reasons: &str) {
         let mut pauses = self.lock();
         if pauses.len() >= ROOTS_MAX && !pauses.contains_key(&root.id) {
             pauses.clear();
         }
+
         let before = pauses.get(&root.id).filter(|pause| pause.root == *root);
         let failures = before.map_or(0, |pause| pause.failures).saturating_add(1);
         let pause = PAUSE_MIN
@@ -80,7 +81,7 @@ impl Backoff {
     }
 
     /// Forgets the failures of a root key.
-    pub(super) fn worked(&self, root: &RootEntry) {
+    pub(super) fn reset(&self, root: &RootEntry) {
         self.lock().remove(&root.id);
     }
 

@@ -43,7 +43,7 @@ impl KnownRoots {
     /// A file cannot be read.
     pub fn read(config: &Config) -> Result<Self, KekError> {
         if let Some(file) = anchor_path(config)
-            && let Some(state) = anchor::read(&file)?
+            && let Some(state) = anchor::read_anchor(&file)?
             && !state.roots.is_empty()
         {
             return Ok(Self(Some(KnownIn {
@@ -52,6 +52,7 @@ impl KnownRoots {
                 roots: state.roots,
             })));
         }
+
         let (Some(folder), Some(record)) = (&config.audit.folder, copied_record(config)?) else {
             return Ok(Self(None));
         };

@@ -146,7 +146,7 @@ struct UsesState {
     slots: BTreeMap<SlotId, SlotHealth>,
     /// Receives uses once the engine has both.
     attached: Option<(Arc<Metrics>, Audit)>,
-    kept: VecDeque<ProviderUse>,
+    pending: VecDeque<ProviderUse>,
     /// Number of uses that were not kept.
     dropped: u64,
 }
@@ -155,7 +155,7 @@ impl UsesState {
     fn report(&mut self, finished: ProviderUse) {
         match &self.attached {
             Some((metrics, audit)) => finished.report(metrics, audit),
-            None if self.kept.len() < KEPT_USES_MAX => self.kept.push_back(finished),
+            None if self.pending.len() < KEPT_USES_MAX => self.pending.push_back(finished),
             None => self.dropped += 1,
         }
     }
@@ -217,16 +217,19 @@ impl ProviderUses {
     /// Reports the uses so far, and all later ones, to metrics and the audit log.
     pub(super) fn attach(&self, metrics: Arc<Metrics>, audit: Audit) {
         let mut state = self.lock();
-        let kept = std::mem::take(&mut state.kept);
+        let pending = std::mem::take(&mut state.pending);
         let dropped = std::mem::take(&mut state.dropped);
-        kept.into_iter()
+        pending
+            .into_iter()
             .for_each(|finished| finished.report(&metrics, &audit));
+
         if dropped > 0 {
             tracing::warn!(
                 uses = dropped,
                 "uses of providers before the start of the audit log were not recorded"
             );
         }
+
         state.attached = Some((metrics, audit));
         state.set_gauges();
     }
@@ -242,10 +245,12 @@ impl ProviderUses {
         if state.record.as_deref() == record {
             return;
         }
+
         state.record = record.cloned().map(Arc::new);
         state
             .slots
             .retain(|id, _| record.is_some_and(|record| has_slot(record, *id)));
+
         for root in record.into_iter().flat_map(RootRecord::roots) {
             for slot in root.slots.iter().filter(|slot| !needs_holders(slot)) {
                 let id = SlotId {
@@ -256,6 +261,7 @@ impl ProviderUses {
                 health.verified_unix_s = health.verified_unix_s.max(slot.verified_unix_s);
             }
         }
+
         state.set_gauges();
         drop(state);
         self.changed.notify_one();
@@ -283,48 +289,53 @@ impl ProviderUses {
             })?;
             Some((health.due(interval), root, slot))
         });
+
         let (due, root, slot) = due.min_by_key(|(due, ..)| *due)?;
         Some((due, record.set, root.clone(), slot.clone()))
     }
 
-    /// Notes that a slot cannot be used, without a use of its provider.
-    pub(super) fn unusable(&self, slot: SlotId, provider: &str, error: &UseError) {
-        self.failed(&mut self.lock(), slot, provider, error);
+    /// Records that a slot cannot be used. Its provider was not used.
+    pub(super) fn record_unusable(&self, slot: SlotId, provider: &str, error: &UseError) {
+        self.record_failure(&mut self.lock(), slot, provider, error);
     }
 
-    /// Begins a use. Dropped before its end, it is reported as abandoned, or as unavailable after
-    /// [`USE_TIME_MAX`].
-    pub(super) fn begin(
+    /// Starts a use. A use that is dropped before it finishes is reported as abandoned, or as
+    /// unavailable after [`USE_TIME_MAX`].
+    pub(super) fn start(
         self: &Arc<Self>,
         operation: ProviderOperation,
         slot: SlotId,
         provider: &str,
         kind: &str,
     ) -> RunningUse {
-        let provider = provider.to_owned();
-        let kind = kind.to_owned();
         RunningUse {
             uses: Arc::clone(self),
             operation,
             slot,
-            provider,
-            kind,
-            begun: Instant::now(),
-            is_ended: false,
+            provider: provider.to_owned(),
+            kind: kind.to_owned(),
+            started: Instant::now(),
+            is_finished: false,
         }
     }
 
-    fn failed(&self, state: &mut UsesState, slot: SlotId, provider: &str, error: &UseError) {
+    fn record_failure(
+        &self,
+        state: &mut UsesState,
+        slot: SlotId,
+        provider: &str,
+        error: &UseError,
+    ) {
         let health = state.health(slot);
-        (health.state, health.checked, health.jitter) =
-            (SlotState::Failing, Instant::now(), jitter());
+        health.state = SlotState::Failing;
+        health.checked = Instant::now();
+        health.jitter = jitter();
+
         if let Some(suppressed) = health.log(error.outcome) {
-            let number = slot.number;
-            let reason = &*error.reason;
             tracing::warn!(
-                slot = number,
+                slot = slot.number,
                 provider,
-                reason,
+                reason = &*error.reason,
                 suppressed,
                 "a slot does not unwrap the root key"
             );
@@ -332,12 +343,15 @@ impl ProviderUses {
         state.set_gauges();
     }
 
-    fn worked(&self, state: &mut UsesState, running: &RunningUse, took: Duration) {
+    fn record_success(&self, state: &mut UsesState, running: &RunningUse, took: Duration) {
         let health = state.health(running.slot);
         let before = health.state;
-        (health.state, health.checked, health.jitter) =
-            (SlotState::Working, Instant::now(), jitter());
-        (health.verified_unix_s, health.logged) = (unix_s(), None);
+        health.state = SlotState::Working;
+        health.checked = Instant::now();
+        health.jitter = jitter();
+        health.verified_unix_s = unix_s();
+        health.logged = None;
+
         let slot = running.slot.number;
         let provider = &*running.provider;
         let ms = took.as_millis();
@@ -385,61 +399,58 @@ pub(super) struct RunningUse {
     slot: SlotId,
     provider: String,
     kind: String,
-    begun: Instant,
-    is_ended: bool,
+    started: Instant,
+    is_finished: bool,
 }
 
 impl RunningUse {
     /// Reports the result. Returns it unchanged.
-    pub(super) fn end<T>(mut self, result: Result<T, UseError>) -> Result<T, UseError> {
-        self.finish(result.as_ref().map(|_| ()));
+    pub(super) fn finish<T>(mut self, result: Result<T, UseError>) -> Result<T, UseError> {
+        self.report(result.as_ref().map(|_| ()));
         result
     }
 
-    fn finish(&mut self, result: Result<(), &UseError>) {
-        self.is_ended = true;
-        let took = self.begun.elapsed();
+    fn report(&mut self, result: Result<(), &UseError>) {
+        self.is_finished = true;
+        let took = self.started.elapsed();
         let mut state = self.uses.lock();
         match (result, self.operation) {
             (_, ProviderOperation::Wrap) => {}
-            (Ok(()), _) => self.uses.worked(&mut state, self, took),
+            (Ok(()), _) => self.uses.record_success(&mut state, self, took),
             (Err(error), _) if error.outcome == ProviderOutcome::Abandoned => {}
-            (Err(error), _) => self
-                .uses
-                .failed(&mut state, self.slot, &self.provider, error),
+            (Err(error), _) => {
+                self.uses
+                    .record_failure(&mut state, self.slot, &self.provider, error)
+            }
         }
+
         let outcome = result
             .err()
             .map_or(ProviderOutcome::Ok, |error| error.outcome);
-        let provider = std::mem::take(&mut self.provider);
-        let kind = std::mem::take(&mut self.kind);
-        let operation = self.operation;
-        let slot = self.slot;
-        let used = Timestamp::now();
         state.report(ProviderUse {
-            operation,
-            slot,
-            provider,
-            kind,
+            operation: self.operation,
+            slot: self.slot,
+            provider: std::mem::take(&mut self.provider),
+            kind: std::mem::take(&mut self.kind),
             outcome,
             took,
-            used,
+            used: Timestamp::now(),
         });
     }
 }
 
 impl Drop for RunningUse {
     fn drop(&mut self) {
-        if self.is_ended {
+        if self.is_finished {
             return;
         }
-        let is_late = self.begun.elapsed() >= USE_TIME_MAX;
+        let is_late = self.started.elapsed() >= USE_TIME_MAX;
         let outcome = if is_late {
             ProviderOutcome::Unavailable
         } else {
             ProviderOutcome::Abandoned
         };
-        self.finish(Err(&UseError {
+        self.report(Err(&UseError {
             outcome,
             reason: late_text(),
         }));

@@ -42,6 +42,7 @@ impl SlotProber {
         if self.interval.is_zero() {
             return;
         }
+
         let providers = Arc::clone(&self.providers);
         let uses = providers.uses();
         loop {
@@ -86,9 +87,10 @@ async fn check(providers: Arc<Providers>, set: [u8; 16], root: RootEntry, slot: 
             .await
             .map(drop)
     });
+
     if let Some(Err(_)) = task.join_next().await {
         let reason = "the provider panicked".to_owned();
-        providers.uses().unusable(
+        providers.uses().record_unusable(
             id,
             &name,
             &UseError {

@@ -89,7 +89,7 @@ impl Deployment {
         (deployment, root)
     }
 
-    async fn refusal(&self) -> String {
+    async fn error_text(&self) -> String {
         match self.open().1.load().await {
             Err(StoreError::RootKey(why)) => why,
             other => panic!("{other:?}"),
@@ -122,7 +122,7 @@ async fn a_store_without_a_right_slot_names_each_with_its_reason() {
         "providers.toml",
         "[east]\nkind = \"file\"\npath = \"east.key\"\n",
     );
-    let why = deployment.refusal().await;
+    let why = deployment.error_text().await;
     let parts: Vec<&str> = why.split("; ").collect();
     assert!(
         parts[0].starts_with("no slot unwraps it: slot 1 (provider local): ")
@@ -178,25 +178,25 @@ async fn a_provider_that_gives_another_root_key_is_refused_and_the_others_are_aw
     };
     let found = lying("local").unseal(SET, &record.active).await.unwrap();
     assert_eq!(found.expose(), root.expose());
-    let refused = lying("local")
+    let error = lying("local")
         .providers
         .new_slot("local", SET, &root, 9)
         .await
         .unwrap_err()
         .to_string();
     assert_eq!(
-        refused,
+        error,
         "root key: provider local: the copy unwraps to another root key"
     );
     deployment.remove(&["east.key"]);
-    let refused = lying("local")
+    let error = lying("local")
         .unseal(SET, &record.active)
         .await
         .unwrap_err()
         .to_string();
     assert!(
-        refused.contains("slot 1 (provider local): the copy unwraps to another root key; slot 2"),
-        "{refused}"
+        error.contains("slot 1 (provider local): the copy unwraps to another root key; slot 2"),
+        "{error}"
     );
 }
 
@@ -207,7 +207,7 @@ async fn an_unwrapped_root_key_outlives_its_providers_and_no_longer_than_its_rec
     control.load().await.unwrap();
     deployment.remove(&["kek.key", "east.key"]);
     control.load().await.unwrap();
-    assert!(deployment.refusal().await.contains("kek.key"));
+    assert!(deployment.error_text().await.contains("kek.key"));
 
     // An incoming root key must be there before the load succeeds.
     let second = RootKey::generate().unwrap();
@@ -217,26 +217,26 @@ async fn an_unwrapped_root_key_outlives_its_providers_and_no_longer_than_its_rec
         .unwrap();
     let staged = fs::read_to_string(deployment.path("west.key")).unwrap();
     deployment.remove(&["west.key"]);
-    let refused = control.load().await.unwrap_err().to_string();
-    assert!(refused.contains("slot 3 (provider west)"), "{refused}");
+    let error = control.load().await.unwrap_err().to_string();
+    assert!(error.contains("slot 3 (provider west)"), "{error}");
     deployment.write("west.key", &staged);
-    unsealer.ask_again();
+    unsealer.retry_at_next_load();
     control.load().await.unwrap();
-    let held = || {
+    let unwrapped_ids = || {
         unsealer
-            .kept()
+            .unwrapped()
             .keys()
             .copied()
             .collect::<std::collections::BTreeSet<_>>()
     };
     assert_eq!(
-        held(),
+        unwrapped_ids(),
         [first.id(&SET).unwrap(), second.id(&SET).unwrap()].into()
     );
     control.activate_root(&second).await.unwrap();
     deployment.remove(&["west.key"]);
     control.load().await.unwrap();
-    assert_eq!(held(), [second.id(&SET).unwrap()].into());
+    assert_eq!(unwrapped_ids(), [second.id(&SET).unwrap()].into());
 }
 
 #[tokio::test]
@@ -395,9 +395,12 @@ async fn a_required_root_key_that_was_removed_is_missed() {
         matches!(strict.load().await, Err(StoreError::NotAuthentic { .. })),
         "it saw the root key"
     );
-    assert!(deployment.refusal().await.contains("kek.root_key"));
+    assert!(deployment.error_text().await.contains("kek.root_key"));
     control.load().await.unwrap();
-    assert!(unsealer.kept().is_empty(), "the removed root key is wiped");
+    assert!(
+        unsealer.unwrapped().is_empty(),
+        "the removed root key is wiped"
+    );
 }
 
 #[tokio::test]
@@ -462,7 +465,7 @@ async fn a_slot_of_shares_unwraps_with_their_holders_alone() {
         .unwrap();
 
     deployment.remove(&["kek.key"]);
-    let why = deployment.refusal().await;
+    let why = deployment.error_text().await;
     assert!(
         why.ends_with(
             "slot 2 (provider board): needs the holders of shares: `sealwire root recover`"
@@ -477,13 +480,13 @@ async fn a_slot_of_shares_unwraps_with_their_holders_alone() {
         number: 2,
     };
     let other = unsealer
-        .keep(SET, &record.active, RootKey::generate().unwrap())
+        .set_unwrapped(SET, &record.active, RootKey::generate().unwrap())
         .unwrap_err()
         .to_string();
     assert!(other.contains("another root key"), "{other}");
     let found = key.unwrap(&record.active.slots[1].wrapped, &slot).unwrap();
     unsealer
-        .keep(SET, &record.active, RootKey::from_bytes(found))
+        .set_unwrapped(SET, &record.active, RootKey::from_bytes(found))
         .unwrap();
     assert_eq!(control.load().await.unwrap().apps.len(), 1);
 }
@@ -532,7 +535,7 @@ async fn a_store_that_is_stripped_and_put_back_makes_nobody_an_administrator() {
     );
     let access = Config::defaults(Path::new("nowhere")).access;
     let authorizer = crate::access::Authorizer::new(&access, &apps, &Arc::new(Metrics::new()));
-    let stranger = Principal::from_text("stranger").unwrap();
+    let other_principal = Principal::from_text("stranger").unwrap();
     let decrypt = || AuthorizationRequest::new(Operation::Decrypt, Some("shop"), None);
 
     let mut forged = truth.clone();
@@ -544,16 +547,21 @@ async fn a_store_that_is_stripped_and_put_back_makes_nobody_an_administrator() {
         RoleName::new("relay").unwrap(),
     ];
     let binding = Binding {
-        principal: stranger.clone(),
+        principal: other_principal.clone(),
         roles,
     }
     .to_record();
-    forged.records.insert(principal_key(&stranger), binding);
+    forged
+        .records
+        .insert(principal_key(&other_principal), binding);
     for generation in [truth.generation + 1, truth.generation] {
         forged.generation = generation;
         write(&forged).await;
         assert!(
-            authorizer.decide(&stranger, decrypt()).await.is_err(),
+            authorizer
+                .decide(&other_principal, decrypt())
+                .await
+                .is_err(),
             "{generation}"
         );
     }
@@ -571,7 +579,10 @@ async fn a_store_that_is_stripped_and_put_back_makes_nobody_an_administrator() {
     write(&truth).await;
     assert!(apps.control().apps().await.is_ok());
     assert!(
-        authorizer.decide(&stranger, decrypt()).await.is_err(),
+        authorizer
+            .decide(&other_principal, decrypt())
+            .await
+            .is_err(),
         "nobody gave a role"
     );
     // An operator does. Of the forged roles, none comes with it.
@@ -580,8 +591,12 @@ async fn a_store_that_is_stripped_and_put_back_makes_nobody_an_administrator() {
         .unwrap();
     let fresh = deployment.open().1;
     fresh.load().await.unwrap();
-    let (_, found) = fresh.store().read(&principal_key(&stranger)).await.unwrap();
-    let found = Binding::from_record(&principal_key(&stranger), &found.unwrap()).unwrap();
+    let (_, found) = fresh
+        .store()
+        .read(&principal_key(&other_principal))
+        .await
+        .unwrap();
+    let found = Binding::from_record(&principal_key(&other_principal), &found.unwrap()).unwrap();
     assert_eq!(found.roles, [RoleName::new("relay").unwrap()]);
 }
 

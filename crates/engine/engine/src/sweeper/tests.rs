@@ -15,14 +15,14 @@ const NOW: u64 = 1_000_000;
 
 /// Keeps all that it is told.
 #[derive(Default)]
-struct Book {
+struct TestRecorder {
     is_full: AtomicBool,
     counted: Mutex<u64>,
     records: Mutex<Vec<Swept>>,
     outcomes: Mutex<Vec<SweepOutcome>>,
 }
 
-impl Ledger for Arc<Book> {
+impl SweepRecorder for Arc<TestRecorder> {
     fn is_ready(&self) -> bool {
         !self.is_full.load(Ordering::SeqCst)
     }
@@ -35,7 +35,7 @@ impl Ledger for Arc<Book> {
         self.records.lock().unwrap().push(swept.clone());
     }
 
-    fn ended(&self, outcome: SweepOutcome) {
+    fn count_sweep(&self, outcome: SweepOutcome) {
         self.outcomes.lock().unwrap().push(outcome);
     }
 }
@@ -43,7 +43,7 @@ impl Ledger for Arc<Book> {
 struct SweepWorld {
     store: Arc<MemoryStore>,
     control: Control,
-    book: Arc<Book>,
+    test_recorder: Arc<TestRecorder>,
     drain: watch::Sender<bool>,
 }
 
@@ -77,12 +77,12 @@ impl SweepWorld {
         Self {
             store,
             control,
-            book: Arc::default(),
+            test_recorder: Arc::default(),
             drain: watch::Sender::new(false),
         }
     }
 
-    fn sweeper(&self, instance: &str, rows_per_s: u64) -> Sweeper<Arc<Book>> {
+    fn sweeper(&self, instance: &str, rows_per_s: u64) -> Sweeper<Arc<TestRecorder>> {
         let control = self.control.clone();
         let tokens = Arc::clone(&self.store) as Arc<dyn TokenStore>;
         let objects = Arc::clone(&self.store) as Arc<dyn ObjectStore>;
@@ -90,13 +90,13 @@ impl SweepWorld {
             interval_s: 60,
             rows_per_s,
         };
-        let ledger = Arc::clone(&self.book);
+        let recorder = Arc::clone(&self.test_recorder);
         Sweeper::new(
             control,
             (tokens, objects),
             instance.into(),
             options,
-            ledger,
+            recorder,
             || NOW,
             self.drain.subscribe(),
         )
@@ -132,7 +132,7 @@ impl SweepWorld {
     }
 
     fn records(&self) -> Vec<(SweepAction, Option<String>, u64)> {
-        let records = self.book.records.lock().unwrap();
+        let records = self.test_recorder.records.lock().unwrap();
         records
             .iter()
             .map(|swept| (swept.action, swept.collection.clone(), swept.rows))
@@ -204,7 +204,7 @@ async fn rows_go_when_their_time_has_come() {
         (SweepAction::Pruned, short, 2),
     ];
     assert_eq!(world.records(), expected);
-    assert_eq!(*world.book.counted.lock().unwrap(), 4);
+    assert_eq!(*world.test_recorder.counted.lock().unwrap(), 4);
 }
 
 fn object(id: u128, expires: Option<u64>, archived: Option<u64>) -> ObjectRow {
@@ -256,7 +256,7 @@ async fn objects_go_as_token_rows_do() {
         .unwrap();
     assert!(world.sweeper("a", 5_000).sweep().await.is_ok());
     assert_eq!((left(KEPT).await.len(), left(SHORT).await.len()), (3, 0));
-    assert_eq!(*world.book.counted.lock().unwrap(), 5);
+    assert_eq!(*world.test_recorder.counted.lock().unwrap(), 5);
 }
 
 /// Returns an object of a subject, sealed under a version of the subject's key.
@@ -358,7 +358,7 @@ async fn an_interrupted_erasure_of_a_subject_is_finished() {
             .map(|(map, row)| (*map, row.version))
             .collect();
         assert_eq!(keys, [(subjects, 2), (subjects, 3), (subjects, 1)]);
-        assert_eq!(*world.book.counted.lock().unwrap(), 2_303);
+        assert_eq!(*world.test_recorder.counted.lock().unwrap(), 2_303);
     }
     assert_eq!(
         world.records(),
@@ -404,7 +404,7 @@ async fn a_removal_that_is_stopped_is_recorded_and_goes_on() {
     world.drain.send(false).unwrap();
     assert!(world.sweeper("a", 5_000).sweep().await.is_ok());
     assert_eq!(world.store.scan_objects(None, 100).await.unwrap().len(), 0);
-    assert_eq!(*world.book.counted.lock().unwrap(), 30);
+    assert_eq!(*world.test_recorder.counted.lock().unwrap(), 30);
 }
 
 #[tokio::test(start_paused = true)]
@@ -454,14 +454,14 @@ async fn a_sweep_takes_the_time_that_its_rate_allows() {
             .delete_collection(&app(), &CollectionName::new("short").unwrap())
             .await
             .unwrap();
-        let begun = Instant::now();
+        let started = Instant::now();
         assert!(world.sweeper("a", rows_per_s).sweep().await.is_ok());
         assert_eq!(
-            begun.elapsed().as_secs(),
+            started.elapsed().as_secs(),
             seconds,
             "{rows_per_s} rows a second"
         );
-        assert_eq!(*world.book.counted.lock().unwrap(), 5_000);
+        assert_eq!(*world.test_recorder.counted.lock().unwrap(), 5_000);
         assert_eq!(
             world.records().iter().map(|(_, _, rows)| rows).sum::<u64>(),
             5_000
@@ -487,7 +487,7 @@ async fn sweep_runs_on_one_of_two_engines() {
         world.records(),
         [(SweepAction::Erased, Some("short".to_owned()), 1_000)]
     );
-    let outcomes = world.book.outcomes.lock().unwrap();
+    let outcomes = world.test_recorder.outcomes.lock().unwrap();
     let of = |wanted| {
         outcomes
             .iter()
@@ -533,7 +533,7 @@ async fn a_sweep_ends_with_its_lease_and_with_its_engine() {
     assert!((after_lease - 200..after_lease).contains(&left), "{left}");
     // All that is gone is counted and recorded.
     let gone = (10_000 - left) as u64;
-    assert_eq!(*world.book.counted.lock().unwrap(), gone);
+    assert_eq!(*world.test_recorder.counted.lock().unwrap(), gone);
     assert_eq!(
         world.records().iter().map(|(_, _, rows)| rows).sum::<u64>(),
         gone
@@ -549,13 +549,13 @@ async fn sweep_removes_nothing_while_the_audit_log_fails() {
         .delete_collection(&app(), &CollectionName::new("short").unwrap())
         .await
         .unwrap();
-    world.book.is_full.store(true, Ordering::SeqCst);
+    world.test_recorder.is_full.store(true, Ordering::SeqCst);
     assert!(matches!(
         world.sweeper("a", 5_000).sweep().await,
         Err(End::Outcome(SweepOutcome::Unrecorded))
     ));
     assert_eq!(world.ids(SHORT).await.len(), 10);
-    world.book.is_full.store(false, Ordering::SeqCst);
+    world.test_recorder.is_full.store(false, Ordering::SeqCst);
     assert!(world.sweeper("a", 5_000).sweep().await.is_ok());
     assert_eq!(world.ids(SHORT).await.len(), 0);
 }

@@ -30,23 +30,24 @@ impl ProvideCredentials for CredentialsSource {
     where
         Self: 'a,
     {
-        future::ProvideCredentials::new(self.load())
+        future::ProvideCredentials::new(self.load_credentials())
     }
 }
 
 impl CredentialsSource {
-    async fn load(&self) -> provider::Result {
+    async fn load_credentials(&self) -> provider::Result {
         let found = match &self.credentials {
             AwsCredentials::Environment => {
-                environment(|name| env::var(name).ok().map(Zeroizing::new))
+                read_environment(|name| env::var(name).ok().map(Zeroizing::new))
             }
             AwsCredentials::File { path, profile } => {
-                let (path, profile) = (path.clone(), profile.clone());
+                let path = path.clone();
+                let profile = profile.clone();
                 let place = path.display().to_string();
                 self.connector
                     .files
                     .reader
-                    .run(&place, move || profile_of(&path, &profile))
+                    .run(&place, move || read_profile(&path, &profile))
                     .await
             }
             AwsCredentials::WebIdentity {
@@ -58,6 +59,7 @@ impl CredentialsSource {
                     .await
             }
         };
+
         found.map_err(|error| CredentialsError::provider_error(ConnectorFailure(error)))
     }
 
@@ -77,7 +79,7 @@ impl CredentialsSource {
             .reader
             .run(&place, move || read_line(&file))
             .await?;
-        let form = form(&[
+        let form = encode_form(&[
             ("Action", "AssumeRoleWithWebIdentity"),
             ("Version", "2011-06-15"),
             ("RoleArn", role_arn),
@@ -89,6 +91,7 @@ impl CredentialsSource {
         } else {
             ""
         };
+
         let endpoint = endpoint.map_or_else(
             || format!("https://sts.{}.amazonaws.com{end}", self.region),
             |endpoint| endpoint.trim_end_matches('/').to_owned(),
@@ -96,7 +99,9 @@ impl CredentialsSource {
         let request = Request::post(format!("{endpoint}/"))
             .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
             .body(Full::new(Bytes::from_owner(form)))
-            .map_err(|_| ProviderError::Settings("awskms.sts_endpoint_url is no URL".into()))?;
+            .map_err(|_| {
+                ProviderError::Settings("awskms.sts_endpoint_url is not a valid URL".into())
+            })?;
         let response = self.connector.send(request).await;
         let response = response.map_err(|error| error.into_provider_error("awskms login"))?;
         let text = std::str::from_utf8(&response.body).unwrap_or_default();
@@ -104,21 +109,18 @@ impl CredentialsSource {
             return Err(response_error(
                 "login",
                 response.status.as_u16(),
-                element(text, "Code"),
+                find_element(text, "Code"),
             ));
         }
-        let wrong = || {
-            ProviderError::WrongAnswer(
-                "awskms login: the response is not what the STS API describes".into(),
-            )
-        };
-        let field = |name: &str| element(text, name).ok_or_else(wrong);
-        let (id, secret) = (field("AccessKeyId")?, field("SecretAccessKey")?);
-        Ok(credentials(id, secret, Some(field("SessionToken")?)))
+
+        let id = required_element(text, "AccessKeyId")?;
+        let secret = required_element(text, "SecretAccessKey")?;
+        let session_token = required_element(text, "SessionToken")?;
+        Ok(sdk_credentials(id, secret, Some(session_token)))
     }
 }
 
-fn credentials(id: &str, secret: &str, session_token: Option<&str>) -> Credentials {
+fn sdk_credentials(id: &str, secret: &str, session_token: Option<&str>) -> Credentials {
     Credentials::new(
         id,
         secret,
@@ -129,31 +131,38 @@ fn credentials(id: &str, secret: &str, session_token: Option<&str>) -> Credentia
 }
 
 /// Reads credentials from environment variables.
-fn environment(
+fn read_environment(
     variable: impl Fn(&str) -> Option<Zeroizing<String>>,
 ) -> Result<Credentials, ProviderError> {
-    let set = |name: &str| variable(name).filter(|value| !value.is_empty());
-    let required = |name: &str| {
-        set(name).ok_or_else(|| ProviderError::Settings(format!("awskms: {name} is not set")))
-    };
-    let (id, secret) = (
-        required("AWS_ACCESS_KEY_ID")?,
-        required("AWS_SECRET_ACCESS_KEY")?,
-    );
-    let session_token = set("AWS_SESSION_TOKEN");
-    Ok(credentials(
+    let id = required_variable(&variable, "AWS_ACCESS_KEY_ID")?;
+    let secret = required_variable(&variable, "AWS_SECRET_ACCESS_KEY")?;
+    let session_token = variable("AWS_SESSION_TOKEN").filter(|value| !value.is_empty());
+    Ok(sdk_credentials(
         &id,
         &secret,
         session_token.as_ref().map(|token| token.as_str()),
     ))
 }
 
+fn required_variable(
+    variable: impl Fn(&str) -> Option<Zeroizing<String>>,
+    name: &str,
+) -> Result<Zeroizing<String>, ProviderError> {
+    variable(name)
+        .filter(|value| !value.is_empty())
+        .ok_or_else(|| ProviderError::Settings(format!("awskms: {name} is not set")))
+}
+
+fn file_error(path: &Path, text: &str) -> ProviderError {
+    ProviderError::Settings(format!("{}: {text}", path.display()))
+}
+
 /// Reads a profile of a credentials file. Blocks.
-fn profile_of(path: &Path, profile: &str) -> Result<Credentials, ProviderError> {
+fn read_profile(path: &Path, profile: &str) -> Result<Credentials, ProviderError> {
     let bytes = read_secret_file(path)?;
-    let bad = |text: &str| ProviderError::Settings(format!("{}: {text}", path.display()));
-    let text = std::str::from_utf8(&bytes).map_err(|_| bad("is not UTF-8"))?;
-    let (mut found, mut in_profile) = ([None; 3], false);
+    let text = std::str::from_utf8(&bytes).map_err(|_| file_error(path, "is not UTF-8"))?;
+    let mut found = [None; 3];
+    let mut in_profile = false;
     let mut has_profile = false;
     for line in text.lines().map(str::trim) {
         if let Some(name) = line
@@ -179,17 +188,19 @@ fn profile_of(path: &Path, profile: &str) -> Result<Credentials, ProviderError> 
             }
         }
     }
+
     match found {
-        [Some(id), Some(secret), session_token] => Ok(credentials(id, secret, session_token)),
-        _ if has_profile => Err(bad(
+        [Some(id), Some(secret), session_token] => Ok(sdk_credentials(id, secret, session_token)),
+        _ if has_profile => Err(file_error(
+            path,
             "the profile lacks aws_access_key_id or aws_secret_access_key",
         )),
-        _ => Err(bad("does not have the profile")),
+        _ => Err(file_error(path, "does not have the profile")),
     }
 }
 
 /// Encodes a form. The bytes are wiped on drop.
-fn form(fields: &[(&str, &str)]) -> Zeroizing<Vec<u8>> {
+fn encode_form(fields: &[(&str, &str)]) -> Zeroizing<Vec<u8>> {
     // An encoded byte needs at most three bytes. A single allocation leaves no copies in freed
     // memory.
     let capacity = fields
@@ -212,12 +223,21 @@ fn form(fields: &[(&str, &str)]) -> Zeroizing<Vec<u8>> {
             }
         }
     }
+
     Zeroizing::new(std::mem::take(&mut *text).into_bytes())
+}
+
+fn required_element<'a>(xml: &'a str, name: &str) -> Result<&'a str, ProviderError> {
+    find_element(xml, name).ok_or_else(|| {
+        ProviderError::WrongAnswer(
+            "awskms login: the response does not have the form that the STS API specifies".into(),
+        )
+    })
 }
 
 /// Returns the text of the first XML element with a name. The elements that are read never contain
 /// escaped characters.
-fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
+fn find_element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = xml.split_once(&format!("<{name}>"))?;
     let (text, _) = rest.split_once(&format!("</{name}>"))?;
     let text = text.trim();
@@ -280,7 +300,7 @@ mod tests {
                 let found = variables.iter().find(|(known, _)| *known == name);
                 found.map(|(_, value)| Zeroizing::new((*value).to_owned()))
             };
-            match (environment(look), expected) {
+            match (read_environment(look), expected) {
                 (Ok(found), Ok(token)) => {
                     assert_eq!(
                         parts(&found),
@@ -314,7 +334,7 @@ mod tests {
             ("empty", Err("lacks")),
             ("other", Err("does not have")),
         ] {
-            match (profile_of(&path, profile), expected) {
+            match (read_profile(&path, profile), expected) {
                 (Ok(found), Ok((id, secret, token))) => {
                     assert_eq!(
                         parts(&found),
@@ -330,7 +350,7 @@ mod tests {
         }
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         assert!(
-            profile_of(&path, "default")
+            read_profile(&path, "default")
                 .unwrap_err()
                 .to_string()
                 .contains("mode 644")
@@ -339,7 +359,7 @@ mod tests {
 
     #[test]
     fn forms_and_elements() {
-        let encoded = form(&[("A", "a b"), ("B", "arn:aws/\u{e9}~")]);
+        let encoded = encode_form(&[("A", "a b"), ("B", "arn:aws/\u{e9}~")]);
         assert_eq!(
             std::str::from_utf8(&encoded).unwrap(),
             "A=a%20b&B=arn%3Aaws%2F%C3%A9~"
@@ -353,7 +373,7 @@ mod tests {
             ("<Code>x", None),
             ("", None),
         ] {
-            assert_eq!(element(xml, "Code"), expected, "{xml}");
+            assert_eq!(find_element(xml, "Code"), expected, "{xml}");
         }
     }
 }

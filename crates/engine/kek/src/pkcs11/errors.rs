@@ -37,16 +37,25 @@ impl ModuleFailure {
     /// Adds the place to an error that this crate found. [`Self::into_provider_error`] adds it to
     /// errors of the module.
     pub(super) fn with_place(self, place: &str) -> Self {
-        let named = |text: String| format!("{place}: {text}");
         match self {
             Self::Module(error) => Self::Module(error),
             Self::Provider(error) => Self::Provider(match error {
-                ProviderError::Unavailable(text) => ProviderError::Unavailable(named(text)),
-                ProviderError::Denied(text) => ProviderError::Denied(named(text)),
-                ProviderError::NotFound(text) => ProviderError::NotFound(named(text)),
-                ProviderError::DoesNotUnwrap(text) => ProviderError::DoesNotUnwrap(named(text)),
-                ProviderError::WrongAnswer(text) => ProviderError::WrongAnswer(named(text)),
-                ProviderError::Settings(text) => ProviderError::Settings(named(text)),
+                ProviderError::Unavailable(text) => {
+                    ProviderError::Unavailable(format!("{place}: {text}"))
+                }
+                ProviderError::Denied(text) => ProviderError::Denied(format!("{place}: {text}")),
+                ProviderError::NotFound(text) => {
+                    ProviderError::NotFound(format!("{place}: {text}"))
+                }
+                ProviderError::DoesNotUnwrap(text) => {
+                    ProviderError::DoesNotUnwrap(format!("{place}: {text}"))
+                }
+                ProviderError::WrongAnswer(text) => {
+                    ProviderError::WrongAnswer(format!("{place}: {text}"))
+                }
+                ProviderError::Settings(text) => {
+                    ProviderError::Settings(format!("{place}: {text}"))
+                }
                 ProviderError::NeedsHolders => ProviderError::NeedsHolders,
             }),
         }

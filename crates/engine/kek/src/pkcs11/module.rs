@@ -51,7 +51,7 @@ struct TokenName {
 }
 
 impl TokenName {
-    fn of(info: &TokenInfo) -> Self {
+    fn from_info(info: &TokenInfo) -> Self {
         Self {
             label: info.label().to_owned(),
             serial: info.serial_number().to_owned(),
@@ -60,6 +60,11 @@ impl TokenName {
 
     fn place(&self) -> String {
         format!("token `{}` ({})", self.label, self.serial)
+    }
+
+    /// Returns the error for a token that does not permit a login.
+    fn denied(&self, text: &str) -> ModuleFailure {
+        ProviderError::Denied(format!("{}: {text}", self.place())).into()
     }
 }
 
@@ -75,6 +80,7 @@ impl Module {
             sessions: HashMap::new(),
             rejected: HashMap::new(),
         };
+
         module
             .initialize()
             .map_err(|failure| failure.into_provider_error(&module.place))?;
@@ -99,7 +105,7 @@ impl Module {
         aad: &[u8],
     ) -> Result<Vec<u8>, ProviderError> {
         self.with_session(options, |session| {
-            encrypt(session, find_key(session, options)?, root, aad)
+            encrypt_root(session, find_key(session, options)?, root, aad)
         })
     }
 
@@ -112,14 +118,14 @@ impl Module {
     ) -> Result<RootBytes, ProviderError> {
         self.with_session(options, |session| {
             let key = find_key(session, options)?;
-            let failure = match decrypt(session, key, wrapped, aad) {
+            let failure = match decrypt_root(session, key, wrapped, aad) {
                 Ok(root) => return Ok(root),
                 Err(failure) => failure,
             };
             // Some tokens return a general error for a bad copy. If the key works for a test value,
             // the copy must be bad.
             if failure.is_ambiguous() && round_trip(session, key).is_ok() {
-                return decrypt(session, key, wrapped, aad)
+                return decrypt_root(session, key, wrapped, aad)
                     .map_err(|failure| failed_unwrap(failure, true, options));
             }
             Err(failed_unwrap(failure, false, options))
@@ -132,13 +138,13 @@ impl Module {
         self.with_session(options, |session| {
             let key = find_key(session, options)?;
             round_trip(session, key)?;
-            let copy = encrypt(
+            let copy = encrypt_root(
                 session,
                 key,
                 &Box::new(zeroize::Zeroizing::new(CHECK_VALUE)),
                 CHECK_AAD,
             )?;
-            check_rejections(&copy, |copy, aad| decrypt(session, key, copy, aad))
+            check_rejections(&copy, |copy, aad| decrypt_root(session, key, copy, aad))
         })
     }
 
@@ -163,14 +169,14 @@ impl Module {
         self.with_session(options, |session| {
             // A login applies to the whole token, so this session is logged in, too.
             let writing = context.open_rw_session(session.get_session_info()?.slot_id())?;
-            let exists = !writing.find_objects(&description(options))?.is_empty();
+            let exists = !writing.find_objects(&key_attributes(options))?.is_empty();
             if exists && !tried.get() {
                 let text = format!("there is a key `{}` already", options.key);
                 return Err(ProviderError::Settings(text).into());
             }
             if !exists {
                 tried.set(true);
-                writing.generate_key(&Mechanism::AesKeyGen, &template(options))?;
+                writing.generate_key(&Mechanism::AesKeyGen, &new_key_attributes(options))?;
             }
             check(session)
         })
@@ -189,24 +195,28 @@ impl Module {
         act: impl Fn(&Session) -> Result<T, ModuleFailure>,
     ) -> Result<T, ProviderError> {
         let place = format!("{}, token {}", self.place, token_text(options));
-        let act = |session: &Session| act(session).map_err(|failure| failure.with_place(&place));
-        let mut result = self.session(options).and_then(act);
+        let mut result = self
+            .logged_in_session(options)
+            .and_then(|session| run_at(&place, session, &act));
         if let Err(failure) = &result
             && failure.is_lost_session()
         {
             self.sessions.clear();
             result = self
                 .initialize()
-                .and_then(|()| self.session(options))
-                .and_then(act);
+                .and_then(|()| self.logged_in_session(options))
+                .and_then(|session| run_at(&place, session, &act));
         }
         result.map_err(|failure| failure.into_provider_error(&place))
     }
 
     /// Returns the session of the token. Opens a session and logs in if necessary.
-    pub(super) fn session(&mut self, options: &Pkcs11Options) -> Result<&Session, ModuleFailure> {
+    pub(super) fn logged_in_session(
+        &mut self,
+        options: &Pkcs11Options,
+    ) -> Result<&Session, ModuleFailure> {
         let (slot, info) = self.find_token(options)?;
-        let token = TokenName::of(&info);
+        let token = TokenName::from_info(&info);
         let known = self.sessions.remove(&slot.id());
         let login = match known.filter(|login| login.token == token && is_logged_in(&login.session))
         {
@@ -225,11 +235,8 @@ impl Module {
     }
 
     fn find_token(&self, options: &Pkcs11Options) -> Result<(Slot, TokenInfo), ModuleFailure> {
-        let matches = |wanted: &Option<String>, found: &str| {
-            wanted.as_ref().is_none_or(|wanted| wanted == found)
-        };
         let slots = self.context.get_slots_with_token()?;
-        let answers = slots.into_iter().map(|slot| {
+        let results = slots.into_iter().map(|slot| {
             Ok((
                 slot,
                 self.context
@@ -237,16 +244,17 @@ impl Module {
                     .map_err(ModuleFailure::from)?,
             ))
         });
-        let found = matching(answers, |(_, info)| {
+        let found = find_matching(results, |(_, info)| {
             info.token_initialized()
-                && matches(&options.token, info.label())
-                && matches(&options.serial, info.serial_number())
+                && is_wanted(options.token.as_ref(), info.label())
+                && is_wanted(options.serial.as_ref(), info.serial_number())
         });
-        let (mut found, wanted) = (found?, token_text(options));
+        let mut found = found?;
+        let wanted = token_text(options);
         match (found.pop(), found.len()) {
             (Some(found), 0) => Ok(found),
             (None, _) => Err(ProviderError::NotFound(format!(
-                "{}: there is no token {wanted}",
+                "{}: token {wanted} is missing",
                 self.place
             ))
             .into()),
@@ -266,9 +274,6 @@ impl Module {
         token: &TokenName,
         pin_file: &Path,
     ) -> Result<Session, ModuleFailure> {
-        let denied = |text: &str| {
-            ModuleFailure::from(ProviderError::Denied(format!("{}: {text}", token.place())))
-        };
         let pin = read_pin(pin_file)?;
         if self
             .rejected
@@ -276,18 +281,20 @@ impl Module {
             .is_some_and(|pins| pins.contains(&pin))
         {
             let file = pin_file.display();
-            return Err(denied(&format!(
+            return Err(token.denied(&format!(
                 "a login with the PIN in {file} failed, so it is not tried again: correct the file, or restart the program"
             )));
         }
         if info.user_pin_locked() {
-            return Err(denied("its PIN is locked"));
+            return Err(token.denied("its PIN is locked"));
         }
+
         if info.user_pin_final_try() {
-            return Err(denied(
+            return Err(token.denied(
                 "one more wrong PIN would lock it: log in once with the token's own tools",
             ));
         }
+
         let session = self.context.open_ro_session(slot)?;
         // The boxed string has its exact length, so the conversion leaves no copy in freed memory.
         let secret = AuthPin::new(pin.as_str().into());
@@ -303,16 +310,28 @@ impl Module {
                 // up a try.
                 self.rejected.entry(token.clone()).or_default().push(pin);
                 if failure.is_wrong_pin() {
-                    return Err(denied(&format!(
-                        "it rejected the PIN in {}",
-                        pin_file.display()
-                    )));
+                    return Err(
+                        token.denied(&format!("it rejected the PIN in {}", pin_file.display()))
+                    );
                 }
                 return Err(failure.into_provider_error(&token.place()).into());
             }
         }
         Ok(session)
     }
+}
+
+/// Runs `act` in a session. Adds the place to errors that this crate found.
+fn run_at<T>(
+    place: &str,
+    session: &Session,
+    act: impl Fn(&Session) -> Result<T, ModuleFailure>,
+) -> Result<T, ModuleFailure> {
+    act(session).map_err(|failure| failure.with_place(place))
+}
+
+fn is_wanted(wanted: Option<&String>, found: &str) -> bool {
+    wanted.is_none_or(|wanted| wanted == found)
 }
 
 fn is_logged_in(session: &Session) -> bool {
@@ -326,19 +345,17 @@ fn is_logged_in(session: &Session) -> bool {
 
 fn read_pin(file: &Path) -> Result<Zeroizing<String>, ProviderError> {
     let bytes = secret_file::read_secret_file(file)?;
-    let wrong = || {
+    let pin = std::str::from_utf8(&bytes)
+        .ok()
+        .map(|text| text.trim_end_matches(['\r', '\n']))
+        .filter(|text| !text.is_empty() && text.len() <= PIN_BYTES_MAX);
+    let pin = pin.ok_or_else(|| {
         ProviderError::Settings(format!(
             "{}: must hold a PIN of 1 to {PIN_BYTES_MAX} bytes",
             file.display()
         ))
-    };
-    let text = std::str::from_utf8(&bytes)
-        .map_err(|_| wrong())?
-        .trim_end_matches(['\r', '\n']);
-    if text.is_empty() || text.len() > PIN_BYTES_MAX {
-        return Err(wrong());
-    }
-    Ok(Zeroizing::new(text.to_owned()))
+    })?;
+    Ok(Zeroizing::new(pin.to_owned()))
 }
 
 /// Returns the name of the configured token for errors.
@@ -355,18 +372,20 @@ fn token_text(options: &Pkcs11Options) -> String {
 
 /// Returns the results that match. The failure of one slot does not hide the other slots. If no
 /// result matches, the first failure is returned, because that slot can hold the wanted token.
-fn matching<T>(
-    answers: impl Iterator<Item = Result<T, ModuleFailure>>,
+fn find_matching<T>(
+    results: impl Iterator<Item = Result<T, ModuleFailure>>,
     matches: impl Fn(&T) -> bool,
 ) -> Result<Vec<T>, ModuleFailure> {
-    let (mut found, mut failed) = (Vec::new(), None);
-    for answer in answers {
-        match answer {
-            Ok(answer) if matches(&answer) => found.push(answer),
+    let mut found = Vec::new();
+    let mut failed = None;
+    for result in results {
+        match result {
+            Ok(result) if matches(&result) => found.push(result),
             Ok(_) => {}
             Err(failure) => failed = failed.or(Some(failure)),
         }
     }
+
     match failed {
         Some(failure) if found.is_empty() => Err(failure),
         _ => Ok(found),
@@ -374,21 +393,21 @@ fn matching<T>(
 }
 
 /// Returns the attributes to find the key by.
-fn description(options: &Pkcs11Options) -> Vec<Attribute> {
-    let mut description = vec![
+fn key_attributes(options: &Pkcs11Options) -> Vec<Attribute> {
+    let mut attributes = vec![
         Attribute::Class(ObjectClass::SECRET_KEY),
         Attribute::KeyType(KeyType::AES),
         Attribute::Token(true),
         Attribute::Label(options.key.clone().into_bytes()),
     ];
-    description.extend(options.key_id.clone().map(Attribute::Id));
-    description
+    attributes.extend(options.key_id.clone().map(Attribute::Id));
+    attributes
 }
 
 /// Returns the attributes of a new key.
-fn template(options: &Pkcs11Options) -> Vec<Attribute> {
-    let mut template = description(options);
-    template.extend([
+fn new_key_attributes(options: &Pkcs11Options) -> Vec<Attribute> {
+    let mut attributes = key_attributes(options);
+    attributes.extend([
         Attribute::ValueLen(Ulong::from(KEY_BYTES)),
         Attribute::Private(true),
         Attribute::Sensitive(true),
@@ -400,18 +419,26 @@ fn template(options: &Pkcs11Options) -> Vec<Attribute> {
         Attribute::Sign(false),
         Attribute::Verify(false),
     ]);
-    template
+    attributes
+}
+
+fn key_error(text: String) -> ModuleFailure {
+    ProviderError::Settings(text).into()
 }
 
 /// Finds the key and checks that it cannot be extracted from the token.
 fn find_key(session: &Session, options: &Pkcs11Options) -> Result<ObjectHandle, ModuleFailure> {
     let name = &options.key;
-    let settings = |text: String| ModuleFailure::from(ProviderError::Settings(text));
-    let key = match session.find_objects(&description(options))?[..] {
+    let key = match session.find_objects(&key_attributes(options))?[..] {
         [] => return Err(ProviderError::NotFound(format!("no AES key `{name}`")).into()),
         [key] => key,
-        _ => return Err(settings(format!("several keys `{name}`: set the key's id"))),
+        _ => {
+            return Err(key_error(format!(
+                "several keys `{name}`: set the key's id"
+            )));
+        }
     };
+
     let wanted = [
         AttributeType::Sensitive,
         AttributeType::Extractable,
@@ -421,19 +448,21 @@ fn find_key(session: &Session, options: &Pkcs11Options) -> Result<ObjectHandle, 
     let safe = attributes.contains(&Attribute::Sensitive(true))
         && attributes.contains(&Attribute::Extractable(false));
     if !safe {
-        return Err(settings(format!(
+        return Err(key_error(format!(
             "key `{name}` must be sensitive and must not be extractable"
         )));
     }
+
     if !attributes.contains(&Attribute::ValueLen(Ulong::from(KEY_BYTES))) {
-        return Err(settings(format!(
+        return Err(key_error(format!(
             "key `{name}` must be of {KEY_BYTES} bytes"
         )));
     }
+
     Ok(key)
 }
 
-fn encrypt(
+fn encrypt_root(
     session: &Session,
     key: ObjectHandle,
     root: &RootBytes,
@@ -451,10 +480,11 @@ fn encrypt(
         );
         return Err(ProviderError::WrongAnswer(text).into());
     }
+
     Ok(copy)
 }
 
-fn decrypt(
+fn decrypt_root(
     session: &Session,
     key: ObjectHandle,
     wrapped: &[u8],
@@ -480,6 +510,7 @@ fn decrypt(
         );
         return Err(ProviderError::WrongAnswer(text).into());
     }
+
     root.copy_from_slice(&plain);
     Ok(root)
 }
@@ -491,8 +522,8 @@ const CHECK_AAD: &[u8] = b"sealwire/kek-check/1";
 /// Wraps and unwraps a test value.
 fn round_trip(session: &Session, key: ObjectHandle) -> Result<(), ModuleFailure> {
     let value = Box::new(zeroize::Zeroizing::new(CHECK_VALUE));
-    let copy = encrypt(session, key, &value, CHECK_AAD)?;
-    if decrypt(session, key, &copy, CHECK_AAD)? != value {
+    let copy = encrypt_root(session, key, &value, CHECK_AAD)?;
+    if decrypt_root(session, key, &copy, CHECK_AAD)? != value {
         return Err(ProviderError::WrongAnswer(
             "the token decrypted a test value to another".into(),
         )
@@ -510,6 +541,7 @@ fn check_rejections(
     if let Some(last) = altered.last_mut() {
         *last ^= 1;
     }
+
     let other_aad = [CHECK_AAD, b"0"].concat();
     for (copy, aad, ignored) in [
         (copy, &*other_aad, "additional data"),
@@ -526,6 +558,7 @@ fn check_rejections(
             Err(failure) => return Err(failure),
         }
     }
+
     Ok(())
 }
 
@@ -559,7 +592,7 @@ mod tests {
     #[test]
     fn a_failed_slot_is_an_error_only_if_no_token_matches() {
         let failed = || Err(module_failure(RvError::DeviceError));
-        for (answers, expected) in [
+        for (results, expected) in [
             (vec![], Ok(0)),
             (vec![Ok(1)], Ok(0)),
             (vec![Ok(7), Ok(7)], Ok(2)),
@@ -568,7 +601,7 @@ mod tests {
             (vec![Ok(1), failed()], Err("DeviceError")),
         ] {
             match (
-                matching(answers.into_iter(), |number| *number == 7),
+                find_matching(results.into_iter(), |number| *number == 7),
                 expected,
             ) {
                 (Ok(found), Ok(count)) => assert_eq!(found.len(), count),

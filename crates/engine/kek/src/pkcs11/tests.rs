@@ -451,7 +451,7 @@ async fn many_callers() {
     let session = async || {
         let options = Arc::clone(&providers[0].options);
         providers[0]
-            .call(move |module| Ok(module.session(&options).unwrap().handle()))
+            .call(move |module| Ok(module.logged_in_session(&options).unwrap().handle()))
             .await
             .unwrap()
     };
@@ -537,7 +537,7 @@ fn lost_sessions() {
     let losses: [(&str, Loss); 4] = [
         ("nothing", |_, _| {}),
         ("logged out", |module, options| {
-            module.session(options).unwrap().logout().unwrap()
+            module.logged_in_session(options).unwrap().logout().unwrap()
         }),
         ("not initialized", |module, _| {
             module.context.clone().finalize().unwrap()
@@ -595,26 +595,26 @@ fn keys_that_can_leave_the_token_are_rejected() {
 fn unsafe_keys() {
     let generate = |module: &mut Module, name: &str, more: &[Attribute]| {
         let info = module
-            .session(&options(name))
+            .logged_in_session(&options(name))
             .unwrap()
             .get_session_info()
             .unwrap();
         let session = module.context.open_rw_session(info.slot_id()).unwrap();
-        let mut template = vec![Attribute::Token(true), Attribute::Label(name.into())];
-        template.extend_from_slice(more);
+        let mut attributes = vec![Attribute::Token(true), Attribute::Label(name.into())];
+        attributes.extend_from_slice(more);
         session
-            .generate_key(&Mechanism::AesKeyGen, &template)
+            .generate_key(&Mechanism::AesKeyGen, &attributes)
             .unwrap();
     };
     let both = [Attribute::Encrypt(true), Attribute::Decrypt(true)];
     let key = |bytes: u64, sensitive: bool, extractable: bool| {
-        let mut template = both.to_vec();
-        template.extend([
+        let mut attributes = both.to_vec();
+        attributes.extend([
             Attribute::ValueLen(Ulong::from(bytes)),
             Attribute::Sensitive(sensitive),
             Attribute::Extractable(extractable),
         ]);
-        template
+        attributes
     };
     let mut module = Module::load(&options("").module).unwrap();
     for (name, template, problem) in [
@@ -644,7 +644,7 @@ fn unsafe_keys() {
     // A generated key is as safe as it must be.
     let options = options("generated");
     module.generate_key(&options).unwrap();
-    let session = module.session(&options).unwrap();
+    let session = module.logged_in_session(&options).unwrap();
     let [key] = session
         .find_objects(&[Attribute::Label("generated".into())])
         .unwrap()[..]
@@ -856,7 +856,7 @@ fn the_end_of_the_process_waits_for_a_call_that_runs() {
     });
     has_begun.recv().unwrap();
     let ending = thread::spawn(end_calls);
-    while !CALLS.lock().unwrap().is_ending {
+    while !CALLS.lock().unwrap().is_shutting_down {
         thread::yield_now();
     }
     assert!(!ending.is_finished());

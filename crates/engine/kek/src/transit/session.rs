@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep_until};
 use zeroize::Zeroizing;
 
 use super::{
-    FailedRequest, LoginAllowance, SecretIdSource, SecretText, TransitClient, TransitLogin,
-    data_of, wrong_answer,
+    FailedRequest, LoginBudget, SecretIdSource, SecretText, TransitClient, TransitLogin, data_of,
+    wrong_answer,
 };
 use crate::ProviderError;
 use crate::secret_file::read_secret_line;
@@ -52,8 +52,8 @@ impl ClientToken {
         }
     }
 
-    fn state(&self, now: Instant) -> TokenState {
-        if self.ttl.is_zero() || now < self.due() {
+    fn state_at(&self, now: Instant) -> TokenState {
+        if self.ttl.is_zero() || now < self.renewal_due() {
             TokenState::Fresh
         } else if now < self.granted + self.ttl {
             TokenState::Due
@@ -62,7 +62,7 @@ impl ClientToken {
         }
     }
 
-    fn due(&self) -> Instant {
+    fn renewal_due(&self) -> Instant {
         self.granted + self.ttl * 2 / 3
     }
 
@@ -113,7 +113,7 @@ struct SecretIdData {
 /// Longer lifetimes are cut to ten years, so that sums of times cannot overflow.
 const TTL_SECONDS_MAX: u64 = 10 * 365 * 86_400;
 
-fn seconds(seconds: u64) -> Duration {
+fn bounded_seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds.min(TTL_SECONDS_MAX))
 }
 
@@ -121,19 +121,19 @@ impl TransitClient {
     /// Returns a token. Logs in if no usable token exists.
     ///
     /// The login runs in a separate task, so a dropped call cannot lose an unwrapped secret id.
-    pub(super) async fn token(
+    pub(super) async fn obtain_token(
         self: &Arc<Self>,
-        logins: &mut LoginAllowance,
+        logins: &mut LoginBudget,
     ) -> Result<Arc<ClientToken>, FailedRequest> {
-        let (inner, rejected) = (Arc::clone(self), logins.rejected.take());
+        let inner = Arc::clone(self);
+        let rejected = logins.rejected.take();
         let had_rejected = rejected.is_some();
         let result = tokio::spawn(async move { inner.usable_token(rejected).await }).await;
-        let ended = |_| {
+        let (token, logged_in) = result.map_err(|_| {
             FailedRequest::from(ProviderError::Unavailable(
                 "transit login: the runtime is shutting down".into(),
             ))
-        };
-        let (token, logged_in) = result.map_err(ended)??;
+        })??;
         // A token that a concurrent call has obtained also counts as a login.
         logins.used |= logged_in || had_rejected;
         Ok(token)
@@ -146,21 +146,23 @@ impl TransitClient {
     ) -> Result<(Arc<ClientToken>, bool), FailedRequest> {
         let mut session = self.session.lock().await;
         let current = session.token.clone();
-        let is_rejected = |token: &ClientToken| {
+        let current = current.filter(|token| {
             rejected
                 .as_ref()
-                .is_some_and(|rejected| *rejected.secret == *token.secret)
-        };
-        let Some(token) = current.filter(|token| !is_rejected(token)) else {
+                .is_none_or(|rejected| *rejected.secret != *token.secret)
+        });
+        let Some(token) = current else {
             session.token = None;
             return Ok((self.log_in(&mut session, rejected.as_deref()).await?, true));
         };
-        let state = token.state(Instant::now());
+
+        let state = token.state_at(Instant::now());
         if state == TokenState::Fresh {
             return Ok((token, false));
         }
+
         if state == TokenState::Due && token.can_renew() {
-            match self.renew(&token).await {
+            match self.renew_token(&token).await {
                 Ok(renewed) => {
                     session.token = Some(Arc::clone(&renewed));
                     return Ok((renewed, false));
@@ -169,6 +171,7 @@ impl TransitClient {
                 Err(_) => (),
             }
         }
+
         match self.log_in(&mut session, None).await {
             Ok(new) => Ok((new, true)),
             Err(failed) if state == TokenState::Due => {
@@ -192,7 +195,7 @@ impl TransitClient {
                         "transit login: the server does not accept the token in {}",
                         file.display()
                     );
-                    return Err(FailedRequest::of_response(ProviderError::Denied(text)));
+                    return Err(FailedRequest::from_response(ProviderError::Denied(text)));
                 }
                 self.look_up(secret).await?
             }
@@ -216,6 +219,7 @@ impl TransitClient {
                 self.log_in_at(mount, fields.as_slice()).await?
             }
         };
+
         let token = Arc::new(token);
         session.token = Some(Arc::clone(&token));
         let renewal = token
@@ -232,7 +236,7 @@ impl TransitClient {
         fields: &[(&str, &str)],
     ) -> Result<ClientToken, FailedRequest> {
         let response = self
-            .send(
+            .send_request(
                 "login",
                 Method::POST,
                 &format!("auth/{mount}/login"),
@@ -242,15 +246,16 @@ impl TransitClient {
             .await?;
         if response.status == StatusCode::BAD_REQUEST {
             let text = "transit login: status 400: the server does not accept the credential";
-            return Err(FailedRequest::of_response(ProviderError::Denied(
+            return Err(FailedRequest::from_response(ProviderError::Denied(
                 text.into(),
             )));
         }
-        FailedRequest::of_status("login", response.status).map_or(Ok(()), Err)?;
+
+        FailedRequest::from_status("login", response.status).map_or(Ok(()), Err)?;
         let auth = auth_of("login", &response.body)?;
         Ok(ClientToken::new(
             auth.client_token.0,
-            seconds(auth.lease_duration),
+            bounded_seconds(auth.lease_duration),
             auth.renewable,
         ))
     }
@@ -259,7 +264,7 @@ impl TransitClient {
     /// an unknown lifetime.
     async fn look_up(&self, secret: Zeroizing<String>) -> Result<ClientToken, FailedRequest> {
         let response = self
-            .send(
+            .send_request(
                 "login",
                 Method::GET,
                 "auth/token/lookup-self",
@@ -270,16 +275,21 @@ impl TransitClient {
         if response.status == StatusCode::FORBIDDEN {
             return Ok(ClientToken::new(secret, Duration::ZERO, false));
         }
-        FailedRequest::of_status("login", response.status).map_or(Ok(()), Err)?;
+
+        FailedRequest::from_status("login", response.status).map_or(Ok(()), Err)?;
         let data: LookupData =
-            data_of("login", &response.body).map_err(FailedRequest::of_response)?;
-        Ok(ClientToken::new(secret, seconds(data.ttl), data.renewable))
+            data_of("login", &response.body).map_err(FailedRequest::from_response)?;
+        Ok(ClientToken::new(
+            secret,
+            bounded_seconds(data.ttl),
+            data.renewable,
+        ))
     }
 
     /// Renews a token. The server can grant a shorter lifetime than before.
-    async fn renew(&self, token: &ClientToken) -> Result<Arc<ClientToken>, FailedRequest> {
+    async fn renew_token(&self, token: &ClientToken) -> Result<Arc<ClientToken>, FailedRequest> {
         let response = self
-            .send(
+            .send_request(
                 "renew",
                 Method::POST,
                 "auth/token/renew-self",
@@ -289,19 +299,21 @@ impl TransitClient {
             .await?;
         if response.status == StatusCode::BAD_REQUEST {
             let text = "transit renew: status 400: the token cannot be renewed";
-            return Err(FailedRequest::of_response(ProviderError::Denied(
+            return Err(FailedRequest::from_response(ProviderError::Denied(
                 text.into(),
             )));
         }
-        FailedRequest::of_status("renew", response.status).map_or(Ok(()), Err)?;
+
+        FailedRequest::from_status("renew", response.status).map_or(Ok(()), Err)?;
         let auth = auth_of("renew", &response.body)?;
         let renewed = ClientToken {
             secret: token.secret.clone(),
             issued_ttl: token.issued_ttl,
-            ttl: seconds(auth.lease_duration),
+            ttl: bounded_seconds(auth.lease_duration),
             granted: Instant::now(),
             renewable: auth.renewable,
         };
+
         Ok(Arc::new(renewed))
     }
 
@@ -321,38 +333,34 @@ impl TransitClient {
             }
             (wrapping, _) => wrapping?,
         };
+
         let what = "unwrap";
-        let spent = || {
-            let text = "the wrapping token is spent, expired or unknown; if you did not use it, someone else has the secret id";
-            FailedRequest::of_response(ProviderError::Denied(format!(
-                "transit {what}: {}: {text}",
-                file.display()
-            )))
-        };
         let fields = [("token", wrapping.as_str())];
         let response = self
-            .send(what, Method::POST, "sys/wrapping/lookup", None, &fields)
+            .send_request(what, Method::POST, "sys/wrapping/lookup", None, &fields)
             .await?;
         if matches!(
             response.status,
             StatusCode::BAD_REQUEST | StatusCode::FORBIDDEN | StatusCode::NO_CONTENT
         ) {
-            return Err(spent());
+            return Err(spent_token(what, file));
         }
-        FailedRequest::of_status(what, response.status).map_or(Ok(()), Err)?;
+
+        FailedRequest::from_status(what, response.status).map_or(Ok(()), Err)?;
         let data: WrappingData =
-            data_of(what, &response.body).map_err(FailedRequest::of_response)?;
+            data_of(what, &response.body).map_err(FailedRequest::from_response)?;
         if data.creation_path != creation_path {
             let text = format!(
                 "{}: the wrapping token was not made at {creation_path}",
                 file.display()
             );
-            return Err(FailedRequest::of_response(ProviderError::Denied(format!(
-                "transit {what}: {text}"
-            ))));
+            return Err(FailedRequest::from_response(ProviderError::Denied(
+                format!("transit {what}: {text}"),
+            )));
         }
+
         let response = self
-            .send(
+            .send_request(
                 what,
                 Method::POST,
                 "sys/wrapping/unwrap",
@@ -370,17 +378,19 @@ impl TransitClient {
             response.status,
             StatusCode::BAD_REQUEST | StatusCode::FORBIDDEN | StatusCode::NO_CONTENT
         ) {
-            return Err(spent());
+            return Err(spent_token(what, file));
         }
-        FailedRequest::of_status(what, response.status).map_or(Ok(()), Err)?;
+
+        FailedRequest::from_status(what, response.status).map_or(Ok(()), Err)?;
         let data: SecretIdData =
-            data_of(what, &response.body).map_err(FailedRequest::of_response)?;
+            data_of(what, &response.body).map_err(FailedRequest::from_response)?;
         session.unwrapped = Some((wrapping, data.secret_id.0.clone()));
         Ok(data.secret_id.0)
     }
 
     async fn read_line(&self, file: &Path) -> Result<Zeroizing<String>, FailedRequest> {
-        let (file, place) = (file.to_owned(), file.display().to_string());
+        let place = file.display().to_string();
+        let file = file.to_owned();
         let read = self
             .client
             .files
@@ -406,17 +416,19 @@ impl TransitClient {
         if !token.can_renew() {
             return None;
         }
+
         let now = Instant::now();
-        match token.state(now) {
-            TokenState::Fresh => return Some(token.due()),
+        match token.state_at(now) {
+            TokenState::Fresh => return Some(token.renewal_due()),
             TokenState::Expired => return None,
             TokenState::Due => (),
         }
-        match self.renew(&token).await {
+
+        match self.renew_token(&token).await {
             Ok(renewed) => {
                 let next = renewed
                     .can_renew()
-                    .then(|| renewed.due().max(now + RENEWAL_PAUSE_MIN));
+                    .then(|| renewed.renewal_due().max(now + RENEWAL_PAUSE_MIN));
                 session.token = Some(renewed);
                 next
             }
@@ -446,7 +458,7 @@ fn auth_of(what: &str, body: &[u8]) -> Result<Auth, FailedRequest> {
     let auth = serde_json::from_slice(body).map(|body: AuthBody| body.auth);
     match auth {
         Ok(auth) if !auth.client_token.0.is_empty() => Ok(auth),
-        _ => Err(FailedRequest::of_response(wrong_answer(what))),
+        _ => Err(FailedRequest::from_response(wrong_answer(what))),
     }
 }
 
@@ -459,4 +471,12 @@ impl LoginState {
     pub(super) fn granted(&self) -> Option<Instant> {
         self.token.as_ref().map(|token| token.granted)
     }
+}
+
+fn spent_token(what: &str, file: &Path) -> FailedRequest {
+    let text = "the wrapping token is spent, expired or unknown; if you did not use it, someone else has the secret id";
+    FailedRequest::from_response(ProviderError::Denied(format!(
+        "transit {what}: {}: {text}",
+        file.display()
+    )))
 }

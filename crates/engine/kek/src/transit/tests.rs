@@ -978,11 +978,11 @@ fn options_out_of_their_limits_are_invalid() {
         (changed(&|o| o.ca = None), "transit.ca"),
         (
             changed(&|o| o.client_key = Some("/key".into())),
-            "need each other",
+            "must be set together",
         ),
         (
             changed(&|o| o.client_certificate = Some("/certificate".into())),
-            "need each other",
+            "must be set together",
         ),
         (changed(&|o| o.key = String::new()), "transit.key"),
         (changed(&|o| o.key = "a/b".into()), "transit.key"),
@@ -1093,7 +1093,7 @@ fn requests_are_json_whatever_their_texts_hold() {
         &[("a", "b")],
         &[("a", "\"\\\n\u{1}\u{e9}"), ("plaintext", "AAAA==")],
     ] {
-        let parsed: serde_json::Value = serde_json::from_slice(&json(fields)).unwrap();
+        let parsed: serde_json::Value = serde_json::from_slice(&encode_json(fields)).unwrap();
         let expected = fields
             .iter()
             .map(|(name, value)| ((*name).to_owned(), json!(value)))

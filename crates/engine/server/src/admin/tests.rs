@@ -36,7 +36,7 @@ fn readiness_follows_phase_and_conditions() {
 }
 
 #[test]
-fn metrics_come_as_openmetrics() {
+fn metrics_are_served_as_openmetrics() {
     let state = Arc::new(Telemetry::default());
     state.metrics.connections.set(7);
     let server = start(SocketAddr::from(([127, 0, 0, 1], 0)), state).unwrap();
@@ -59,7 +59,7 @@ fn metrics_come_as_openmetrics() {
 }
 
 #[test]
-fn a_taken_address_is_said() {
+fn address_in_use_is_reported() {
     let server = start(SocketAddr::from(([127, 0, 0, 1], 0)), Arc::default()).unwrap();
     let error = start(server.address(), Arc::default()).unwrap_err();
     assert!(

@@ -37,11 +37,11 @@ const SLICE: Duration = Duration::from_millis(2);
 /// verification to a fifth of one core.
 const REST: u32 = 4;
 /// Expiry of a chain if none of its certificates expires in the future.
-const NEVER: i64 = i64::MAX;
+const NEVER_EXPIRES: i64 = i64::MAX;
 
 /// TLS settings and open connections of one listener.
 pub(crate) struct ConnectionRegistry {
-    serving: RwLock<HandshakeSettings>,
+    settings: RwLock<HandshakeSettings>,
     /// Chains with open connections, by digest. Chains that failed verification are removed.
     chains: Mutex<HashMap<[u8; 32], Arc<Chain>>>,
     /// Determines which names of a certificate identify a principal in the log.
@@ -54,14 +54,14 @@ pub(crate) struct ConnectionRegistry {
 struct HandshakeSettings {
     tls: ServerTls,
     /// Incremented by every change of the settings.
-    number: u64,
+    version: u64,
 }
 
 /// TLS settings of one handshake.
 pub(crate) struct HandshakeConfig {
     /// Configuration for `tokio_rustls::TlsAcceptor`.
     pub(crate) config: Arc<ServerConfig>,
-    number: u64,
+    version: u64,
 }
 
 /// A client certificate chain with open connections. The client's own certificate comes first.
@@ -69,35 +69,35 @@ struct Chain {
     digest: [u8; 32],
     certificates: Vec<CertificateDer<'static>>,
     /// Earliest future expiry of a certificate of the chain, in seconds since 1970.
-    ends: AtomicI64,
+    expires_unix_s: AtomicI64,
     /// Number of open connections. Changed only under the lock of the table.
     connections: AtomicU64,
-    expelled: watch::Sender<Option<DisconnectLabel>>,
+    disconnected: watch::Sender<Option<DisconnectLabel>>,
 }
 
 /// Registers an open connection until it is dropped.
-pub(crate) struct Caller {
-    gate: Arc<ConnectionRegistry>,
+pub(crate) struct ConnectionGuard {
+    registry: Arc<ConnectionRegistry>,
     chain: Arc<Chain>,
-    expelled: watch::Receiver<Option<DisconnectLabel>>,
+    disconnected: watch::Receiver<Option<DisconnectLabel>>,
 }
 
 /// Result of verifying connected clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct JudgedConnections {
+pub(crate) struct VerificationResult {
     /// Number of verified chains.
     pub(crate) chains: u64,
     /// Number of chains that failed verification.
-    pub(crate) refused: u64,
+    pub(crate) failed: u64,
     /// Number of connections that are closed because their chain failed.
     pub(crate) connections: u64,
 }
 
 impl ConnectionRegistry {
     pub(crate) fn new(tls: ServerTls, identity: Identity, metrics: Arc<Metrics>) -> Arc<Self> {
-        let serving = RwLock::new(HandshakeSettings { tls, number: 0 });
+        let settings = RwLock::new(HandshakeSettings { tls, version: 0 });
         Arc::new(Self {
-            serving,
+            settings,
             chains: Mutex::default(),
             identity,
             metrics,
@@ -105,20 +105,23 @@ impl ConnectionRegistry {
     }
 
     /// Returns the TLS settings for the next handshake.
-    pub(crate) fn entrance(&self) -> HandshakeConfig {
-        let HandshakeSettings { tls, number } = self.serving();
+    pub(crate) fn handshake_config(&self) -> HandshakeConfig {
+        let HandshakeSettings { tls, version } = self.settings();
         HandshakeConfig {
             config: tls.config,
-            number,
+            version,
         }
     }
 
     /// Uses `tls` for later handshakes. Does not verify the connected clients again.
     pub(crate) fn replace(&self, tls: ServerTls) {
-        let mut serving = self.serving.write().unwrap_or_else(PoisonError::into_inner);
-        *serving = HandshakeSettings {
+        let mut settings = self
+            .settings
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        *settings = HandshakeSettings {
             tls,
-            number: serving.number + 1,
+            version: settings.version + 1,
         };
     }
 
@@ -128,85 +131,97 @@ impl ConnectionRegistry {
     ///
     /// The reason why the current settings reject the certificates. Only possible if the settings
     /// changed during the handshake.
-    pub(crate) fn enter(
+    pub(crate) fn register(
         self: &Arc<Self>,
         certificates: &[CertificateDer<'_>],
-        entrance: &HandshakeConfig,
-    ) -> Result<Caller, DisconnectLabel> {
+        handshake_config: &HandshakeConfig,
+    ) -> Result<ConnectionGuard, DisconnectLabel> {
         let digest = digest(certificates);
-        let caller = {
+        let guard = {
             let mut chains = self.chains();
             let chain = chains
                 .entry(digest)
                 .or_insert_with(|| Arc::new(Chain::new(digest, certificates)));
             chain.connections.fetch_add(1, Ordering::Relaxed);
-            Caller {
-                gate: Arc::clone(self),
+            ConnectionGuard {
+                registry: Arc::clone(self),
                 chain: Arc::clone(chain),
-                expelled: chain.expelled.subscribe(),
+                disconnected: chain.disconnected.subscribe(),
             }
         };
+
         // The entry must be in the table first. Then a concurrent change either verifies it there,
         // or its new version is seen here.
-        let serving = self.serving();
-        if serving.number != entrance.number {
-            caller.chain.judge(&*serving.tls.verifier)?;
+        let settings = self.settings();
+        if settings.version != handshake_config.version {
+            guard.chain.verify(&*settings.tls.verifier)?;
         }
-        Ok(caller)
+        Ok(guard)
     }
 
     /// Verifies the chains of all connected clients.
-    pub(crate) async fn judge_all(self: &Arc<Self>) -> JudgedConnections {
+    pub(crate) async fn verify_all(self: &Arc<Self>) -> VerificationResult {
         let all = self.chains().values().cloned().collect();
-        self.judge(all).await
+        self.verify_chains(all).await
     }
 
     /// Verifies the chains in which a certificate has expired since the last verification.
-    pub(crate) async fn judge_ended(self: &Arc<Self>) -> JudgedConnections {
+    pub(crate) async fn verify_expired(self: &Arc<Self>) -> VerificationResult {
         let now = now().as_secs() as i64;
-        let ended = |chain: &&Arc<Chain>| chain.ends.load(Ordering::Relaxed) <= now;
-        let ended: Vec<_> = self.chains().values().filter(ended).cloned().collect();
-        self.judge(ended).await
+        let expired: Vec<_> = self
+            .chains()
+            .values()
+            .filter(|chain| chain.expires_unix_s.load(Ordering::Relaxed) <= now)
+            .cloned()
+            .collect();
+        self.verify_chains(expired).await
     }
 
-    async fn judge(self: &Arc<Self>, chains: Vec<Arc<Chain>>) -> JudgedConnections {
-        let (chains, mut next, mut judged) = (Arc::new(chains), 0, JudgedConnections::default());
+    async fn verify_chains(self: &Arc<Self>, chains: Vec<Arc<Chain>>) -> VerificationResult {
+        let chains = Arc::new(chains);
+        let mut next = 0;
+        let mut result = VerificationResult::default();
         while next < chains.len() {
-            let (gate, slice) = (Arc::clone(self), Arc::clone(&chains));
-            let done = tokio::task::spawn_blocking(move || gate.judge_slice(&slice[next..])).await;
+            let registry = Arc::clone(self);
+            let slice = Arc::clone(&chains);
+            let done =
+                tokio::task::spawn_blocking(move || registry.verify_slice(&slice[next..])).await;
             // The slice fails only if the runtime shuts down.
-            let Ok((part, took)) = done else { break };
-            next += part.chains as usize;
-            judged.chains += part.chains;
-            judged.refused += part.refused;
-            judged.connections += part.connections;
+            let Ok((slice_result, took)) = done else {
+                break;
+            };
+            next += slice_result.chains as usize;
+            result.chains += slice_result.chains;
+            result.failed += slice_result.failed;
+            result.connections += slice_result.connections;
             if next < chains.len() {
                 sleep(took * REST).await;
             }
         }
-        judged
+        result
     }
 
     /// Verifies at least one chain, and stops at the end of the slice.
-    fn judge_slice(&self, chains: &[Arc<Chain>]) -> (JudgedConnections, Duration) {
-        let (begun, serving, mut judged) =
-            (Instant::now(), self.serving(), JudgedConnections::default());
+    fn verify_slice(&self, chains: &[Arc<Chain>]) -> (VerificationResult, Duration) {
+        let started = Instant::now();
+        let settings = self.settings();
+        let mut result = VerificationResult::default();
         for chain in chains {
-            judged.chains += 1;
-            if let Err(why) = chain.judge(&*serving.tls.verifier) {
-                judged.refused += 1;
-                judged.connections += self.expel(chain, why);
+            result.chains += 1;
+            if let Err(why) = chain.verify(&*settings.tls.verifier) {
+                result.failed += 1;
+                result.connections += self.disconnect(chain, why);
             }
-            if begun.elapsed() >= SLICE {
+            if started.elapsed() >= SLICE {
                 break;
             }
         }
-        (judged, begun.elapsed())
+        (result, started.elapsed())
     }
 
     /// Closes every connection of a chain. Later handshakes with the same certificates are verified
     /// as usual.
-    fn expel(&self, chain: &Arc<Chain>, why: DisconnectLabel) -> u64 {
+    fn disconnect(&self, chain: &Arc<Chain>, why: DisconnectLabel) -> u64 {
         let connections = {
             let mut chains = self.chains();
             if chains
@@ -218,21 +233,24 @@ impl ConnectionRegistry {
             chain.connections.load(Ordering::Relaxed)
         };
         self.metrics.count_disconnects(why, connections);
-        chain.expelled.send_replace(Some(why));
-        let own = chain.certificates.first();
-        let principal = own.and_then(|own| Principal::from_certificate(own, &self.identity).ok());
+        chain.disconnected.send_replace(Some(why));
+
+        let principal = chain
+            .certificates
+            .first()
+            .and_then(|der| Principal::from_certificate(der, &self.identity).ok());
         let principal = principal.map_or_else(String::new, |principal| principal.to_string());
         tracing::warn!(
             principal,
             why = why.as_str(),
             connections,
-            "a client certificate is not accepted any more"
+            "disconnected a client because its certificate is no longer accepted"
         );
         connections
     }
 
-    fn serving(&self) -> HandshakeSettings {
-        self.serving
+    fn settings(&self) -> HandshakeSettings {
+        self.settings
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
@@ -253,24 +271,25 @@ impl Chain {
         let chain = Self {
             digest,
             certificates,
-            ends: AtomicI64::new(NEVER),
+            expires_unix_s: AtomicI64::new(NEVER_EXPIRES),
             connections: AtomicU64::new(0),
-            expelled: watch::channel(None).0,
+            disconnected: watch::channel(None).0,
         };
-        chain.set_end(now());
+        chain.update_expiry(now());
         chain
     }
 
     /// Verifies the chain as a handshake at this moment would.
-    fn judge(&self, verifier: &dyn ClientCertVerifier) -> Result<(), DisconnectLabel> {
-        let Some((own, others)) = self.certificates.split_first() else {
+    fn verify(&self, verifier: &dyn ClientCertVerifier) -> Result<(), DisconnectLabel> {
+        let Some((client_certificate, intermediates)) = self.certificates.split_first() else {
             return Err(DisconnectLabel::Untrusted);
         };
         let now = now();
-        match verifier.verify_client_cert(own, others, now) {
+
+        match verifier.verify_client_cert(client_certificate, intermediates, now) {
             Ok(_) => {
                 // A certificate that the verification does not need may have expired.
-                self.set_end(now);
+                self.update_expiry(now);
                 Ok(())
             }
             Err(rustls::Error::InvalidCertificate(error)) => Err(match error {
@@ -284,39 +303,31 @@ impl Chain {
         }
     }
 
-    fn set_end(&self, now: UnixTime) {
-        let ends = |der: &CertificateDer<'_>| {
-            let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
-            // A certificate is still valid in the second of `not_after`.
-            Some(
-                certificate
-                    .validity()
-                    .not_after
-                    .timestamp()
-                    .saturating_add(1),
-            )
-        };
-        let later = self
+    fn update_expiry(&self, now: UnixTime) {
+        let next_expiry = self
             .certificates
             .iter()
-            .filter_map(ends)
-            .filter(|ends| *ends > now.as_secs() as i64)
+            .filter_map(expiry_unix_s)
+            .filter(|expires_unix_s| *expires_unix_s > now.as_secs() as i64)
             .min();
-        self.ends.store(later.unwrap_or(NEVER), Ordering::Relaxed);
+        self.expires_unix_s
+            .store(next_expiry.unwrap_or(NEVER_EXPIRES), Ordering::Relaxed);
     }
 }
 
-impl Caller {
+impl ConnectionGuard {
     /// Returns a receiver that holds a reason after the client's certificate is no longer accepted.
-    pub(crate) fn expelled(&self) -> watch::Receiver<Option<DisconnectLabel>> {
-        self.expelled.clone()
+    pub(crate) fn disconnected(&self) -> watch::Receiver<Option<DisconnectLabel>> {
+        self.disconnected.clone()
     }
 }
 
-impl Drop for Caller {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        let Self { gate, chain, .. } = self;
-        let mut chains = gate.chains();
+        let Self {
+            registry, chain, ..
+        } = self;
+        let mut chains = registry.chains();
         let last = chain.connections.fetch_sub(1, Ordering::Relaxed) == 1;
         if last
             && chains
@@ -330,6 +341,14 @@ impl Drop for Caller {
 
 fn now() -> UnixTime {
     UnixTime::now()
+}
+
+/// Returns the first second in which a certificate is no longer valid. The certificate is still
+/// valid in the second of `not_after`.
+fn expiry_unix_s(der: &CertificateDer<'_>) -> Option<i64> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
+    let not_after = certificate.validity().not_after.timestamp();
+    Some(not_after.saturating_add(1))
 }
 
 fn digest(certificates: &[CertificateDer<'_>]) -> [u8; 32] {

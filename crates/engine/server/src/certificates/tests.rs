@@ -11,20 +11,21 @@ use sealwire_dev_ca::{Authority, Issued, Leaf, Usage, Validity};
 use sealwire_telemetry::State;
 use sealwire_telemetry::metrics::DisconnectLabel;
 
-/// In seconds. Paused time passes at once, but for the time that work takes.
+/// Interval between checks of the files, in seconds. Paused time passes immediately, except while work
+/// runs.
 const WATCH_S: u64 = 5;
-/// The bound that SECURITY.md promises, with a moment for the check itself.
+/// The bound that SECURITY.md promises, plus time for the check itself.
 const BOUND: Duration = Duration::from_millis(WATCH_S * 1_000 + 1_000 + 200);
 
-/// An engine's certificates, kept.
-struct Kept {
+/// The certificates of an engine, with the task that manages them.
+struct TestCertificates {
     folder: tests::Files,
     admin: Arc<Telemetry>,
-    gate: Arc<ConnectionRegistry>,
+    registry: Arc<ConnectionRegistry>,
     reload: Reload,
 }
 
-impl Kept {
+impl TestCertificates {
     fn start(folder: tests::Files) -> Self {
         let mut config = Config::defaults(folder.folder.path());
         config.tls = Tls {
@@ -33,19 +34,19 @@ impl Kept {
         };
         let admin = Arc::<Telemetry>::default();
         let (certificates, reload) = Certificates::load(&config, &admin).unwrap();
-        let gate = certificates.data_gate();
-        tokio::spawn(certificates.keep(|_| ()));
+        let registry = certificates.data_registry();
+        tokio::spawn(certificates.run(|_| ()));
         Self {
             folder,
             admin,
-            gate,
+            registry,
             reload,
         }
     }
 
-    fn enter(&self, issued: &Issued) -> connection_registry::Caller {
-        self.gate
-            .enter(&[der(issued)], &self.gate.entrance())
+    fn enter(&self, issued: &Issued) -> connection_registry::ConnectionGuard {
+        self.registry
+            .register(&[der(issued)], &self.registry.handshake_config())
             .ok()
             .unwrap()
     }
@@ -59,7 +60,7 @@ impl Kept {
         line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
     }
 
-    /// Loaded, refused, and whether what is there now is refused.
+    /// Returns the numbers of successful and failed reloads, and 1 if the current files failed to load.
     fn reloads(&self) -> [f64; 3] {
         [
             self.metric("sealwire_certificate_reloads_total{outcome=\"loaded\"}"),
@@ -68,8 +69,8 @@ impl Kept {
         ]
     }
 
-    /// Waits for three looks.
-    async fn looks(&self) {
+    /// Waits until the files were checked three times.
+    async fn wait_for_checks(&self) {
         sleep(Duration::from_secs(3 * (WATCH_S + 1))).await;
     }
 
@@ -89,7 +90,7 @@ impl Kept {
     }
 }
 
-/// Files with a list that revokes nobody.
+/// Creates files with an empty revocation list.
 fn with_list() -> tests::Files {
     let mut folder = tests::Files::new();
     let file = folder.folder.path().join("crl.pem");
@@ -102,77 +103,82 @@ fn with_list() -> tests::Files {
     folder
 }
 
-async fn expelled(caller: &connection_registry::Caller) -> DisconnectLabel {
-    let mut expelled = caller.expelled();
-    expelled.wait_for(Option::is_some).await.unwrap().unwrap()
+async fn disconnected(connection: &connection_registry::ConnectionGuard) -> DisconnectLabel {
+    let mut disconnected = connection.disconnected();
+    disconnected
+        .wait_for(Option::is_some)
+        .await
+        .unwrap()
+        .unwrap()
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_revoked_is_expelled_within_the_bound_and_nobody_else() {
-    let kept = Kept::start(with_list());
-    let (revoked, good) = (kept.folder.client(), kept.folder.client());
-    let connections = [kept.enter(&revoked), kept.enter(&revoked)];
-    let other = kept.enter(&good);
-    // The longest way: just after a look.
+async fn only_revoked_clients_are_disconnected_and_within_the_bound() {
+    let fixture = TestCertificates::start(with_list());
+    let revoked = fixture.folder.client();
+    let good = fixture.folder.client();
+    let connections = [fixture.enter(&revoked), fixture.enter(&revoked)];
+    let other = fixture.enter(&good);
+    // The worst case: the files change just after a check.
     sleep(Duration::from_secs(WATCH_S) + Duration::from_millis(1)).await;
-    let told = Instant::now();
-    kept.revoke(&[&revoked]);
+    let revoked_at = Instant::now();
+    fixture.revoke(&[&revoked]);
     for connection in &connections {
-        assert_eq!(expelled(connection).await, DisconnectLabel::Revoked);
+        assert_eq!(disconnected(connection).await, DisconnectLabel::Revoked);
     }
-    assert!(told.elapsed() <= BOUND, "{:?}", told.elapsed());
-    kept.looks().await;
-    assert_eq!(*other.expelled().borrow(), None);
+    assert!(revoked_at.elapsed() <= BOUND, "{:?}", revoked_at.elapsed());
+    fixture.wait_for_checks().await;
+    assert_eq!(*other.disconnected().borrow(), None);
     assert_eq!(
-        kept.metric("sealwire_disconnected_clients_total{reason=\"revoked\"}"),
+        fixture.metric("sealwire_disconnected_clients_total{reason=\"revoked\"}"),
         2.0
     );
-    assert_eq!(kept.reloads(), [1.0, 0.0, 0.0]);
+    assert_eq!(fixture.reloads(), [1.0, 0.0, 0.0]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handshake_that_a_change_overtakes_is_judged_by_the_change() {
-    let kept = Kept::start(with_list());
-    let (revoked, good) = (kept.folder.client(), kept.folder.client());
-    let before = kept.gate.entrance();
-    kept.revoke(&[&revoked]);
-    kept.looks().await;
+async fn handshake_is_verified_by_a_change_that_overtakes_it() {
+    let fixture = TestCertificates::start(with_list());
+    let revoked = fixture.folder.client();
+    let good = fixture.folder.client();
+    let before = fixture.registry.handshake_config();
+    fixture.revoke(&[&revoked]);
+    fixture.wait_for_checks().await;
     assert_eq!(
-        kept.gate.enter(&[der(&revoked)], &before).err(),
+        fixture.registry.register(&[der(&revoked)], &before).err(),
         Some(DisconnectLabel::Revoked)
     );
-    assert!(kept.gate.enter(&[der(&good)], &before).is_ok());
+    assert!(fixture.registry.register(&[der(&good)], &before).is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn authorities_come_and_go() {
-    let kept = Kept::start(tests::Files::new());
-    let old = kept.enter(&kept.folder.client());
+async fn authorities_can_be_added_and_removed() {
+    let fixture = TestCertificates::start(tests::Files::new());
+    let old = fixture.enter(&fixture.folder.client());
     let next = Authority::create("next", Validity::days(10)).unwrap();
-    let file = &kept.folder.tls.client_ca;
-    kept.write(
+    let file = &fixture.folder.tls.client_ca;
+    fixture.write(
         file,
-        &format!("{}{}", kept.folder.authority.cert_pem(), next.cert_pem()),
+        &format!("{}{}", fixture.folder.authority.cert_pem(), next.cert_pem()),
     );
-    kept.looks().await;
-    let new = kept.enter(&next.issue(&leaf(Usage::Client, "relay")).unwrap());
+    fixture.wait_for_checks().await;
+    let new = fixture.enter(&next.issue(&leaf(Usage::Client, "relay")).unwrap());
     assert_eq!(
-        (*old.expelled().borrow(), *new.expelled().borrow()),
+        (*old.disconnected().borrow(), *new.disconnected().borrow()),
         (None, None)
     );
-    kept.write(file, next.cert_pem());
-    assert_eq!(expelled(&old).await, DisconnectLabel::Untrusted);
-    kept.looks().await;
-    assert_eq!(*new.expelled().borrow(), None);
-    assert_eq!(kept.reloads(), [2.0, 0.0, 0.0]);
+    fixture.write(file, next.cert_pem());
+    assert_eq!(disconnected(&old).await, DisconnectLabel::Untrusted);
+    fixture.wait_for_checks().await;
+    assert_eq!(*new.disconnected().borrow(), None);
+    assert_eq!(fixture.reloads(), [2.0, 0.0, 0.0]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_certificate_that_ends_ends_its_connections() {
-    let kept = Kept::start(tests::Files::new());
-    let long = kept.enter(&kept.folder.client());
-    // By the clock of the machine, of which paused time knows nothing: it holds for as long as this
-    // test is that far.
+async fn expired_certificate_closes_its_connections() {
+    let fixture = TestCertificates::start(tests::Files::new());
+    let long = fixture.enter(&fixture.folder.client());
+    // Certificates expire by the clock of the machine, which paused time does not affect.
     let now = OffsetDateTime::now_utc();
     let validity = Validity {
         not_before: now - time::Duration::hours(1),
@@ -182,97 +188,106 @@ async fn a_certificate_that_ends_ends_its_connections() {
         validity,
         ..leaf(Usage::Client, "short")
     };
-    let short = kept.enter(&kept.folder.authority.issue(&short).unwrap());
-    assert_eq!(*short.expelled().borrow(), None);
-    assert_eq!(expelled(&short).await, DisconnectLabel::Expired);
+    let short = fixture.enter(&fixture.folder.authority.issue(&short).unwrap());
+    assert_eq!(*short.disconnected().borrow(), None);
+    assert_eq!(disconnected(&short).await, DisconnectLabel::Expired);
     assert!(
         OffsetDateTime::now_utc() > validity.not_after,
         "not before its end"
     );
-    assert_eq!(*long.expelled().borrow(), None);
+    assert_eq!(*long.disconnected().borrow(), None);
     assert_eq!(
-        kept.metric("sealwire_disconnected_clients_total{reason=\"expired\"}"),
+        fixture.metric("sealwire_disconnected_clients_total{reason=\"expired\"}"),
         1.0
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_does_not_load_leaves_what_was_in_service() {
-    let kept = Kept::start(with_list());
-    let caller = kept.enter(&kept.folder.client());
-    let good = std::fs::read_to_string(kept.crl()).unwrap();
-    let tls = &kept.folder.tls;
+async fn files_that_do_not_load_leave_the_earlier_files_in_service() {
+    let fixture = TestCertificates::start(with_list());
+    let connection = fixture.enter(&fixture.folder.client());
+    let good = std::fs::read_to_string(fixture.crl()).unwrap();
+    let tls = &fixture.folder.tls;
     let ca = std::fs::read_to_string(&tls.client_ca).unwrap();
-    let before = kept.gate.entrance().config;
-    let mut refused = 0.0;
+    let before = fixture.registry.handshake_config().config;
+    let mut failed = 0.0;
     for (file, text) in [
-        (kept.crl(), "nothing"),
-        (kept.crl(), &good[..good.len() / 2]),
+        (fixture.crl(), "nothing"),
+        (fixture.crl(), &good[..good.len() / 2]),
         (&tls.client_ca, &ca[..ca.len() - 40]),
         (&tls.client_ca, ""),
     ] {
-        let whole = std::fs::read_to_string(file).unwrap();
-        kept.write(file, text);
-        kept.looks().await;
-        refused += 1.0;
+        let original = std::fs::read_to_string(file).unwrap();
+        fixture.write(file, text);
+        fixture.wait_for_checks().await;
+        failed += 1.0;
         assert_eq!(
-            kept.reloads(),
-            [0.0, refused, 1.0],
-            "once for each fault, however often it is looked at"
+            fixture.reloads(),
+            [0.0, failed, 1.0],
+            "each failure counts once, however often the files are checked"
         );
-        assert!(Arc::ptr_eq(&before, &kept.gate.entrance().config));
+        assert!(Arc::ptr_eq(
+            &before,
+            &fixture.registry.handshake_config().config
+        ));
         assert!(
-            !kept.admin.readiness.is_failing(Condition::Certificate),
-            "what serves is good"
+            !fixture.admin.readiness.is_failing(Condition::Certificate),
+            "the certificates in service are valid"
         );
-        kept.write(file, &whole);
-        kept.looks().await;
-        assert_eq!(kept.reloads(), [0.0, refused, 0.0], "back as it was");
+        fixture.write(file, &original);
+        fixture.wait_for_checks().await;
+        assert_eq!(fixture.reloads(), [0.0, failed, 0.0], "back as it was");
     }
-    std::fs::remove_file(kept.crl()).unwrap();
-    kept.looks().await;
-    assert_eq!(kept.reloads(), [0.0, refused + 1.0, 1.0]);
-    kept.write(
-        kept.crl(),
-        &list(&kept.folder.authority, &[], time::Duration::days(60)),
+    std::fs::remove_file(fixture.crl()).unwrap();
+    fixture.wait_for_checks().await;
+    assert_eq!(fixture.reloads(), [0.0, failed + 1.0, 1.0]);
+    fixture.write(
+        fixture.crl(),
+        &list(&fixture.folder.authority, &[], time::Duration::days(60)),
     );
-    kept.looks().await;
-    assert_eq!(kept.reloads(), [1.0, refused + 1.0, 0.0]);
-    assert_eq!(*caller.expelled().borrow(), None);
+    fixture.wait_for_checks().await;
+    assert_eq!(fixture.reloads(), [1.0, failed + 1.0, 0.0]);
+    assert_eq!(*connection.disconnected().borrow(), None);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_certificate_and_its_key_may_come_one_after_the_other() {
-    let kept = Kept::start(tests::Files::new());
-    let (tls, before) = (&kept.folder.tls, kept.gate.entrance().config);
+async fn certificate_and_key_can_change_one_after_the_other() {
+    let fixture = TestCertificates::start(tests::Files::new());
+    let tls = &fixture.folder.tls;
+    let before = fixture.registry.handshake_config().config;
     for pause in [Duration::from_millis(300), Duration::from_secs(60)] {
-        let issued = kept
+        let issued = fixture
             .folder
             .authority
             .issue(&leaf(Usage::Server, "localhost"))
             .unwrap();
-        let reloads = kept.reloads();
-        kept.write(&tls.certificate, &issued.cert_pem);
+        let reloads = fixture.reloads();
+        fixture.write(&tls.certificate, &issued.cert_pem);
         sleep(pause).await;
         private(&tls.key, issued.key_pem.expose());
-        kept.looks().await;
-        let refused = if pause > SETTLE { 1.0 } else { 0.0 };
+        fixture.wait_for_checks().await;
+        let failed = if pause > SETTLE { 1.0 } else { 0.0 };
         assert_eq!(
-            kept.reloads(),
-            [reloads[0] + 1.0, reloads[1] + refused, 0.0],
+            fixture.reloads(),
+            [reloads[0] + 1.0, reloads[1] + failed, 0.0],
             "{pause:?}"
         );
     }
-    assert!(!Arc::ptr_eq(&before, &kept.gate.entrance().config));
+    assert!(!Arc::ptr_eq(
+        &before,
+        &fixture.registry.handshake_config().config
+    ));
 }
 
 #[tokio::test(start_paused = true)]
-async fn files_are_found_anew_under_names_that_are_swapped() {
-    // As Kubernetes mounts a secret: names lead through a link to a folder, and only the link is
-    // moved.
+async fn files_behind_a_replaced_symlink_are_read_again() {
+    // Kubernetes mounts a secret like this: the paths lead through a symlink to a folder, and an
+    // update replaces only the symlink.
     let mut folder = with_list();
     let root = folder.folder.path().to_owned();
-    let (one, two, data) = (root.join("one"), root.join("two"), root.join("..data"));
+    let one = root.join("one");
+    let two = root.join("two");
+    let data = root.join("..data");
     for version in [&one, &two] {
         std::fs::create_dir(version).unwrap();
         let issued = folder
@@ -284,60 +299,66 @@ async fn files_are_found_anew_under_names_that_are_swapped() {
     }
     symlink(&one, &data).unwrap();
     (folder.tls.certificate, folder.tls.key) = (data.join("tls.crt"), data.join("tls.key"));
-    let kept = Kept::start(folder);
+    let fixture = TestCertificates::start(folder);
     symlink(&two, root.join("..new")).unwrap();
     std::fs::rename(root.join("..new"), &data).unwrap();
-    kept.looks().await;
-    assert_eq!(kept.reloads(), [1.0, 0.0, 0.0]);
-    // Renamed into place, of the same length and time: a list with another number.
+    fixture.wait_for_checks().await;
+    assert_eq!(fixture.reloads(), [1.0, 0.0, 0.0]);
+    // A renamed file of the same length and modification time, with another content.
     let next = root.join("next.pem");
     std::fs::write(
         &next,
-        list(&kept.folder.authority, &[], time::Duration::days(31)),
+        list(&fixture.folder.authority, &[], time::Duration::days(31)),
     )
     .unwrap();
-    let as_before = std::fs::metadata(kept.crl()).unwrap().modified().unwrap();
+    let as_before = std::fs::metadata(fixture.crl())
+        .unwrap()
+        .modified()
+        .unwrap();
     std::fs::File::options()
         .write(true)
         .open(&next)
         .unwrap()
         .set_modified(as_before)
         .unwrap();
-    std::fs::rename(&next, kept.crl()).unwrap();
-    kept.looks().await;
-    assert_eq!(kept.reloads(), [2.0, 0.0, 0.0]);
+    std::fs::rename(&next, fixture.crl()).unwrap();
+    fixture.wait_for_checks().await;
+    assert_eq!(fixture.reloads(), [2.0, 0.0, 0.0]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn files_that_never_hold_still_are_not_loaded() {
-    let kept = Kept::start(with_list());
-    let good = std::fs::read_to_string(kept.crl()).unwrap();
+async fn files_that_keep_changing_are_not_loaded() {
+    let fixture = TestCertificates::start(with_list());
+    let good = std::fs::read_to_string(fixture.crl()).unwrap();
     for round in 0..60 {
-        kept.write(kept.crl(), &format!("{good}{}", "\n".repeat(round % 7 + 1)));
+        fixture.write(
+            fixture.crl(),
+            &format!("{good}{}", "\n".repeat(round % 7 + 1)),
+        );
         sleep(SETTLE - Duration::from_millis(50)).await;
     }
-    assert_eq!(kept.reloads(), [0.0, 1.0, 1.0]);
-    kept.looks().await;
-    assert_eq!(kept.reloads(), [1.0, 1.0, 0.0]);
+    assert_eq!(fixture.reloads(), [0.0, 1.0, 1.0]);
+    fixture.wait_for_checks().await;
+    assert_eq!(fixture.reloads(), [1.0, 1.0, 0.0]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operators_word_reloads_at_once_and_changes_nothing_where_something_is_wrong() {
-    let kept = Kept::start(with_list());
-    let revoked = kept.folder.client();
-    let caller = kept.enter(&revoked);
+async fn reload_takes_effect_at_once_and_invalid_files_change_nothing() {
+    let fixture = TestCertificates::start(with_list());
+    let revoked = fixture.folder.client();
+    let connection = fixture.enter(&revoked);
     let tls = Tls {
         watch_s: 0,
-        ..kept.folder.tls.clone()
+        ..fixture.folder.tls.clone()
     };
-    let elsewhere = |name: &str| Some(kept.folder.folder.path().join(name));
+    let elsewhere = |name: &str| Some(fixture.folder.folder.path().join(name));
     let absent = Tls {
         client_crl: elsewhere("absent.pem"),
         ..tls.clone()
     };
-    let error = kept
+    let error = fixture
         .reload
-        .ask(absent, None)
+        .reload(absent, None)
         .await
         .unwrap_err()
         .with_cause();
@@ -345,14 +366,19 @@ async fn an_operators_word_reloads_at_once_and_changes_nothing_where_something_i
         error.starts_with("tls.client_crl: ") && error.contains("No such file"),
         "{error}"
     );
-    assert_eq!(kept.reloads(), [0.0; 3]);
+    assert_eq!(fixture.reloads(), [0.0; 3]);
     std::fs::write(
         elsewhere("lists.pem").unwrap(),
-        list(&kept.folder.authority, &[&revoked], time::Duration::days(1)),
+        list(
+            &fixture.folder.authority,
+            &[&revoked],
+            time::Duration::days(1),
+        ),
     )
     .unwrap();
-    kept.reload
-        .ask(
+    fixture
+        .reload
+        .reload(
             Tls {
                 client_crl: elsewhere("lists.pem"),
                 ..tls.clone()
@@ -362,17 +388,18 @@ async fn an_operators_word_reloads_at_once_and_changes_nothing_where_something_i
         .await
         .unwrap();
     assert_eq!(
-        *caller.expelled().borrow(),
+        *connection.disconnected().borrow(),
         Some(DisconnectLabel::Revoked),
-        "judged by when the operator has an answer"
+        "verified before the reload returns"
     );
-    // Nobody looks by itself now.
+    // The files are no longer checked periodically.
     std::fs::remove_file(elsewhere("lists.pem").unwrap()).unwrap();
-    kept.looks().await;
-    assert_eq!(kept.reloads(), [1.0, 0.0, 0.0]);
+    fixture.wait_for_checks().await;
+    assert_eq!(fixture.reloads(), [1.0, 0.0, 0.0]);
     assert!(
-        kept.reload
-            .ask(
+        fixture
+            .reload
+            .reload(
                 Tls {
                     client_crl: elsewhere("lists.pem"),
                     ..tls
@@ -382,11 +409,11 @@ async fn an_operators_word_reloads_at_once_and_changes_nothing_where_something_i
             .await
             .is_err()
     );
-    assert_eq!(kept.reloads(), [1.0, 1.0, 1.0]);
+    assert_eq!(fixture.reloads(), [1.0, 1.0, 1.0]);
 }
 
 #[tokio::test]
-async fn ends_are_said_once_at_each_stage_and_decide_readiness() {
+async fn expiry_is_logged_once_per_stage_and_decides_readiness() {
     let folder = with_list();
     let mut config = Config::defaults(folder.folder.path());
     config.tls = folder.tls.clone();
@@ -402,15 +429,8 @@ async fn ends_are_said_once_at_each_stage_and_decide_readiness() {
     let _log = tracing::subscriber::set_default(log);
     let (mut certificates, _reload) = Certificates::load(&config, &admin).unwrap();
     let lines = || std::fs::read_to_string(file.path()).unwrap();
-    assert_eq!(lines(), "", "nothing is near its end");
-    let held = certificates.held.clone();
-    let year = |mut held: Vec<CertificateInfo>, left: time::Duration| {
-        for held in &mut held {
-            held.ends = Some(OffsetDateTime::now_utc() + left);
-            held.begins = OffsetDateTime::now_utc() - time::Duration::days(365);
-        }
-        held
-    };
+    assert_eq!(lines(), "", "no certificate expires soon");
+    let infos = certificates.certificates.clone();
     let mut count = 0;
     for (left, is_ready) in [
         (time::Duration::days(29), true),
@@ -418,10 +438,15 @@ async fn ends_are_said_once_at_each_stage_and_decide_readiness() {
         (time::Duration::hours(23), true),
         (time::Duration::seconds(-1), false),
     ] {
-        certificates.held = year(held.clone(), left);
-        certificates.say_ends();
-        certificates.say_ends();
-        count += held.len();
+        certificates.certificates = infos.clone();
+        for info in &mut certificates.certificates {
+            info.expires_at = Some(OffsetDateTime::now_utc() + left);
+            info.valid_from = OffsetDateTime::now_utc() - time::Duration::days(365);
+        }
+
+        certificates.log_expiry();
+        certificates.log_expiry();
+        count += infos.len();
         assert_eq!(lines().lines().count(), count, "{left}: {}", lines());
         assert_eq!(admin.readiness.state() == State::Ready, is_ready, "{left}");
     }
@@ -430,8 +455,8 @@ async fn ends_are_said_once_at_each_stage_and_decide_readiness() {
         "{}",
         lines()
     );
-    // A good one comes into service.
-    certificates.hold(held);
+    // Valid certificates are put in service.
+    certificates.set_certificates(infos);
     assert_eq!(
         (admin.readiness.state(), lines().lines().count()),
         (State::Ready, count)
@@ -439,61 +464,67 @@ async fn ends_are_said_once_at_each_stage_and_decide_readiness() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn thousands_of_certificates_are_judged_in_slices() {
-    let kept = Kept::start(with_list());
-    let issued: Vec<Issued> = (0..400).map(|_| kept.folder.client()).collect();
-    let callers: Vec<_> = issued.iter().map(|issued| kept.enter(issued)).collect();
-    kept.revoke(&issued.iter().step_by(2).collect::<Vec<_>>());
-    kept.looks().await;
-    for (index, caller) in callers.iter().enumerate() {
+async fn many_certificates_are_verified_in_slices() {
+    let fixture = TestCertificates::start(with_list());
+    let issued: Vec<Issued> = (0..400).map(|_| fixture.folder.client()).collect();
+    let callers: Vec<_> = issued.iter().map(|issued| fixture.enter(issued)).collect();
+    fixture.revoke(&issued.iter().step_by(2).collect::<Vec<_>>());
+    fixture.wait_for_checks().await;
+    for (index, connection) in callers.iter().enumerate() {
         let expected = (index % 2 == 0).then_some(DisconnectLabel::Revoked);
-        assert_eq!(*caller.expelled().borrow(), expected, "{index}");
+        assert_eq!(*connection.disconnected().borrow(), expected, "{index}");
     }
-    let began = std::time::Instant::now();
-    let judged = kept.gate.judge_all().await;
+    let started = std::time::Instant::now();
+    let result = fixture.registry.verify_all().await;
     println!(
-        "{} certificates judged again in {:?}, without the rests",
-        judged.chains,
-        began.elapsed()
+        "{} certificates verified again in {:?}, without the pauses",
+        result.chains,
+        started.elapsed()
     );
     drop(callers);
     assert_eq!(
-        kept.gate.judge_all().await,
-        connection_registry::JudgedConnections::default(),
-        "nothing is kept of those that left"
+        fixture.registry.verify_all().await,
+        connection_registry::VerificationResult::default(),
+        "closed connections leave no entries"
     );
 }
 
 #[tokio::test]
-async fn who_comes_back_after_an_expulsion_is_new() {
-    let kept = Kept::start(with_list());
-    let caller = kept.folder.client();
-    let first = kept.enter(&caller);
-    kept.revoke(&[&caller]);
-    kept.reload
-        .ask(kept.folder.tls.clone(), None)
+async fn client_that_reconnects_after_a_disconnect_is_verified_anew() {
+    let fixture = TestCertificates::start(with_list());
+    let connection = fixture.folder.client();
+    let first = fixture.enter(&connection);
+    fixture.revoke(&[&connection]);
+    fixture
+        .reload
+        .reload(fixture.folder.tls.clone(), None)
         .await
         .unwrap();
-    // Put right before the first connection has ended.
-    kept.revoke(&[]);
-    kept.reload
-        .ask(kept.folder.tls.clone(), None)
+    // The revocation is undone before the first connection has ended.
+    fixture.revoke(&[]);
+    fixture
+        .reload
+        .reload(fixture.folder.tls.clone(), None)
         .await
         .unwrap();
-    let second = kept.enter(&caller);
+    let second = fixture.enter(&connection);
     drop(first);
-    let ending = Shutdown::new(watch::channel(false).1, second.expelled());
+    let shutdown = Shutdown::new(watch::channel(false).1, second.disconnected());
     assert_eq!(
-        (ending.close_reason(), kept.gate.judge_all().await.chains),
+        (
+            shutdown.close_reason(),
+            fixture.registry.verify_all().await.chains
+        ),
         (None, 1)
     );
-    kept.revoke(&[&caller]);
-    kept.reload
-        .ask(kept.folder.tls.clone(), None)
+    fixture.revoke(&[&connection]);
+    fixture
+        .reload
+        .reload(fixture.folder.tls.clone(), None)
         .await
         .unwrap();
     assert_eq!(
-        ending.close_reason().unwrap().code,
+        shutdown.close_reason().unwrap().code,
         ErrorCode::Unauthenticated
     );
 }

@@ -7,7 +7,7 @@ use sealwire_wire::Method;
 use tokio::time::Instant;
 
 use super::Connection;
-use sealwire_engine::audit::{Recording, kind};
+use sealwire_engine::audit::{Recording, kind_name};
 use sealwire_engine::jobs::cancel_token::CancelToken;
 use sealwire_engine::operation::RequestOptions;
 use sealwire_telemetry::metrics::{MethodLabel, ResponseCode};
@@ -44,6 +44,7 @@ impl<'a> RejectedRequest<'a> {
             arrived,
             ..
         } = *self;
+
         RequestSummary {
             method,
             options,
@@ -66,7 +67,8 @@ impl Connection {
             code,
             arrived,
         } = summary;
-        let (fields, errors) = cancel.map_or((0, 0), CancelToken::done);
+
+        let (fields, errors) = cancel.map_or((0, 0), CancelToken::field_counts);
         let subjects = cancel.map(CancelToken::subjects).unwrap_or_default();
         let erasure = cancel.and_then(CancelToken::erasure);
         let change = erasure.map(|(version, created)| {
@@ -75,18 +77,18 @@ impl Connection {
                 ("key_created", Change::Number(created)),
             ]
         });
-        let planned = cancel.and_then(CancelToken::planned_under);
+        let planned = cancel.and_then(CancelToken::planned_generation);
         // Only the network limits the number of these requests, since the engine does no work for
         // them.
-        let is_refused = *code != ResponseCode::OK && planned.is_none();
+        let is_rejected = *code != ResponseCode::OK && planned.is_none();
         let record = Record {
             principal: self.principal.as_str(),
-            kind: kind(self.principal.kind()),
+            kind: kind_name(self.principal.kind()),
             method: method.as_str(),
             app: options.map(|options| options.app.as_str()),
             collection: options.and_then(RequestOptions::collection),
             reason: options.and_then(RequestOptions::reason),
-            mask: cancel.and_then(CancelToken::shown_through),
+            mask: cancel.and_then(CancelToken::mask_text),
             subjects: &subjects,
             change: change.as_ref().map_or(&[], |change| &change[..]),
             fields,
@@ -96,8 +98,9 @@ impl Connection {
             generation: planned.unwrap_or_else(|| self.engine.apps.generation()),
             took: arrived.elapsed(),
         };
-        if is_refused {
-            self.engine.audit.refused(&record)
+
+        if is_rejected {
+            self.engine.audit.record_rejected(&record)
         } else {
             self.engine.audit.record(&record)
         }
@@ -123,14 +126,14 @@ impl Connection {
         bytes: Vec<u8>,
         recording: Recording,
     ) {
-        let kept = match recording.now() {
-            Some(kept) => kept,
+        let recorded = match recording.outcome() {
+            Some(recorded) => recorded,
             // The records of other clients wait for this write, so the write must not wait for a
             // client.
-            None if recording.is_writer() => recording.kept(false).await,
+            None if recording.is_writer() => recording.wait_until_durable(false).await,
             None => return self.send_after_record(msgid, bytes, recording).await,
         };
-        self.send(kept.map_or_else(|failure| self.error_reply(msgid, &failure), |()| bytes))
+        self.send(recorded.map_or_else(|failure| self.error_response(msgid, &failure), |()| bytes))
             .await;
     }
 
@@ -141,10 +144,10 @@ impl Connection {
         let connection = Arc::clone(self);
         // A separate task, so that the reader can read a following `cancel`.
         self.spawn(async move {
-            let kept = recording.kept(false).await; // Another task writes the record.
+            let recorded = recording.wait_until_durable(false).await; // Another task writes the record.
             connection
-                .send(kept.map_or_else(
-                    |failure| connection.error_reply(msgid, &failure),
+                .send(recorded.map_or_else(
+                    |failure| connection.error_response(msgid, &failure),
                     |()| bytes,
                 ))
                 .await;

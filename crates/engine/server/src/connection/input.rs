@@ -79,7 +79,8 @@ impl<R: AsyncRead + Unpin> Input<R> {
                 slice.count_unit(bytes).await;
             }
         };
-        let (mut drop_all, mut written) = (pin!(drop_all), pin!(written));
+        let mut drop_all = pin!(drop_all);
+        let mut written = pin!(written);
         tokio::select! {
             () = &mut drop_all => written.await,
             () = &mut written => drop(timeout(LINGER, drop_all).await),

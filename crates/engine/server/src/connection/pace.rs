@@ -82,9 +82,11 @@ mod tests {
         for (rate, is_rejected, per_s) in
             [(100, true, 100), (2_000, true, 2_000), (100, false, 1_000)]
         {
-            let (pace, begun) = (Pace::new(rate), Instant::now());
-            let (mut now, mut requests) = (begun, 0_u32);
-            while now < begun + Duration::from_secs(10) {
+            let pace = Pace::new(rate);
+            let start = Instant::now();
+            let mut now = start;
+            let mut requests = 0_u32;
+            while now < start + Duration::from_secs(10) {
                 match pace.pause(now) {
                     Some(until) => {
                         assert!(until >= now + PAUSE_MIN && until <= now + Duration::from_secs(1));
@@ -108,9 +110,10 @@ mod tests {
 
     #[test]
     fn requests_below_the_rate_never_wait() {
-        let (pace, begun) = (Pace::new(100), Instant::now());
+        let pace = Pace::new(100);
+        let start = Instant::now();
         for step in 0..1_000 {
-            let now = begun + Duration::from_millis(10) * step;
+            let now = start + Duration::from_millis(10) * step;
             assert_eq!(pace.pause(now), None);
             pace.rejected(now);
         }

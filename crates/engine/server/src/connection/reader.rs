@@ -38,7 +38,7 @@ pub(super) struct Reader<R> {
     input: Input<R>,
     scanner: Scanner,
     shutdown: Shutdown,
-    message_began: Option<MessageBegan>,
+    message_started: Option<MessageStart>,
     streaming: Option<StreamingRequest>,
     /// Oldest first.
     deferred: VecDeque<DeferredRequest>,
@@ -62,12 +62,13 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             discard_bytes_max: limits.discard_bytes_max as u64,
         })
         .serving(connection.engine.methods());
+
         Self {
             connection,
             input: Input::new(read),
             scanner,
             shutdown,
-            message_began: None,
+            message_started: None,
             streaming: None,
             deferred: VecDeque::new(),
             deferred_bytes: 0,
@@ -79,7 +80,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     /// Reads and dispatches messages until the connection ends.
-    pub(super) async fn read_calls(&mut self) -> End {
+    pub(super) async fn read_requests(&mut self) -> End {
         loop {
             let buffered = self.input.buffer.len();
             if let Err(end) = self.step().await {
@@ -106,34 +107,35 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             self.connection.engine.metrics.read_paused();
             return self.wait(Reading::Paused { until: Some(until) }).await;
         }
+
         match self.scanner.scan(&self.input.buffer) {
-            Scan::Message(boundary) => {
-                self.message_began = None;
-                let frame = self.input.take(boundary.bytes);
+            Scan::Message(layout) => {
+                self.message_started = None;
+                let frame = self.input.take(layout.bytes);
                 self.connection
                     .engine
                     .metrics
-                    .request_bytes(boundary.bytes as u64);
-                self.dispatch(frame, boundary).await
+                    .request_bytes(layout.bytes as u64);
+                self.dispatch(frame, layout).await
             }
             Scan::Rejected {
-                head,
+                header,
                 error,
                 disposition,
             } => {
-                self.reject_incomplete(head, &RequestFailure::Scan(error), disposition)
+                self.reject_incomplete(header, &RequestFailure::Scan(error), disposition)
                     .await
             }
             Scan::Discard { bytes, ended } => {
                 self.input.discard(bytes);
                 if ended {
-                    self.message_began = None;
+                    self.message_started = None;
                 }
                 Ok(())
             }
             Scan::Incomplete => {
                 if !self.input.buffer.is_empty() || !self.scanner.is_idle() {
-                    self.message_began.get_or_insert_with(MessageBegan::now);
+                    self.message_started.get_or_insert_with(MessageStart::now);
                 }
                 if self.input.is_long() {
                     self.make_room().await
@@ -145,21 +147,21 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     /// Handles one message. Decodes a request.
-    async fn dispatch(&mut self, frame: Bytes, boundary: FrameLayout) -> Result<(), End> {
+    async fn dispatch(&mut self, frame: Bytes, layout: FrameLayout) -> Result<(), End> {
         let streaming = self.streaming.take();
-        match boundary.head {
+        match layout.header {
             MessageHeader::Request { msgid, method } => {
                 let message = Message {
                     msgid,
                     method,
-                    size: boundary.into(),
+                    size: layout.into(),
                     arrived: Instant::now(),
                 };
-                let decoded = operations::decode(&frame, &boundary);
+                let decoded = operations::decode(&frame, &layout);
                 drop(frame);
                 match method {
                     Some(method) if needs_admission(method) => {
-                        self.start(message, decoded, streaming).await
+                        self.start_or_defer(message, decoded, streaming).await
                     }
                     _ => self.respond_at_once(message, decoded).await,
                 }
@@ -200,7 +202,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     /// Starts a data request, defers it or rejects it.
-    async fn start(
+    async fn start_or_defer(
         &mut self,
         message: Message,
         decoded: Result<Decoded, InvalidRequest>,
@@ -223,27 +225,30 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 drop(streaming); // Otherwise its bytes would be counted twice until the next offer.
                 match self.connection.cancel_tokens.issue(msgid) {
                     Some(cancel) => (None, None, cancel),
-                    None => return Err(self.connection.expel_for_msgid().await),
+                    None => return Err(self.connection.disconnect_for_msgid().await),
                 }
             }
         };
+
         let (failure, options) = match (self.shutdown.reason(), decoded) {
             (None, Ok(Decoded::Data(options, operation))) => {
                 let kind = operation.kind(&self.connection.engine.apps, options.app.as_str());
-                let (extra, has_waited) = (operation.extra_work(size), false);
                 let request = Request {
                     msgid,
                     options,
                     kind,
                     size,
-                    extra,
+                    extra: operation.extra_work(size),
                     arrived,
                     since: arrived,
-                    has_waited,
+                    has_waited: false,
                     cancel,
                 };
-                match in_flight.or_else(|| self.permit_at_once()) {
-                    Some(in_flight) => self.begin(request, operation, in_flight, admission).await,
+                match in_flight.or_else(|| self.try_permit()) {
+                    Some(in_flight) => {
+                        self.start_request(request, operation, in_flight, admission)
+                            .await
+                    }
                     None => self.defer(request, operation),
                 }
                 return Ok(());
@@ -267,7 +272,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     /// Starts to handle a request, or rejects it.
-    async fn begin(
+    async fn start_request(
         &mut self,
         mut request: Request,
         operation: Box<dyn Operation>,
@@ -285,8 +290,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 )));
             }
             Err(Rejected { failure, class }) => {
-                if let RequestFailure::Overloaded(refusal) = &failure {
-                    self.backoff.after(refusal, class);
+                if let RequestFailure::Overloaded(rejection) = &failure {
+                    self.backoff.after(rejection, class);
                 }
                 drop(in_flight);
                 self.reject(request, &failure).await;
@@ -305,6 +310,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             cancel,
             ..
         } = request;
+
         drop(cancel);
         let message = Message {
             msgid,
@@ -338,27 +344,30 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         message: Message,
         decoded: Result<Decoded, InvalidRequest>,
     ) -> Result<(), End> {
-        let (msgid, connection) = (message.msgid, &self.connection);
+        let msgid = message.msgid;
+        let connection = &self.connection;
         if connection.cancel_tokens.contains(msgid) {
-            return Err(connection.expel_for_msgid().await);
+            return Err(connection.disconnect_for_msgid().await);
         }
+
         let request = message.rejected(None);
-        let answer = match (self.shutdown.reason(), decoded) {
+        let response = match (self.shutdown.reason(), decoded) {
             (Some(reason), _) => Err(RequestFailure::Stopped(reason)),
             (None, Ok(Decoded::Immediate(immediate))) => {
-                immediate.answer(&connection.engine, msgid)
+                immediate.respond(&connection.engine, msgid)
             }
             (None, Ok(Decoded::Data(..))) => Err(RequestFailure::Internal(
                 "the scan and the decoder disagree on the method",
             )),
             (None, Err(error)) => Err(error.into()),
         };
-        match answer {
+
+        match response {
             Ok(bytes) => {
-                let (method, code) = (request.method, ResponseCode::OK);
+                let code = ResponseCode::OK;
                 connection.state.pace.answered(message.arrived);
                 connection.engine.metrics.count_request(&RequestReport {
-                    method,
+                    method: request.method,
                     code,
                     times: None,
                 });
@@ -383,17 +392,17 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         };
         let wants_permit = self.in_flight.is_none()
             && (self.next_deferred().is_some() || (long_waits && until.is_none()));
-        let ends_of = |deferred: &DeferredRequest| {
+        let deferred = self.deferred.iter().flat_map(|deferred| {
             let paused = self.backoff.until(deferred.class());
             [
                 Some(deferred.deadline),
                 deferred.expires.filter(|_| paused.is_some()),
                 paused,
             ]
-        };
-        let deferred = self.deferred.iter().flat_map(ends_of);
+        });
         let wake_at = deferred.chain([until]).flatten().min();
         let ends = (long_waits || !self.deferred.is_empty()) && self.shutdown.reason().is_none();
+
         let read_deadline = self.read_deadline();
         let mut expired = None;
         let Self {
@@ -409,22 +418,23 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             // A clean and an unclean close are handled alike, because the client is gone in both
             // cases.
             read = input.more(), if on => return if matches!(read, Ok(1..)) { Ok(()) } else { Err(End::Closed) },
-            taken = acquired(acquiring, connection), if wants_permit => *in_flight = taken,
+            permit = acquired(acquiring, connection), if wants_permit => *in_flight = permit,
             () = sleep_until(wake_at.unwrap_or(read_deadline)), if wake_at.is_some() => (),
-            refusal = admitted(streaming), if !on && streaming.is_some() => expired = refusal,
+            rejection = admitted(streaming), if !on && streaming.is_some() => expired = rejection,
             _ = shutdown.started(), if ends => (),
-            () = sleep_until(read_deadline), if on => return self.nothing_came().await,
+            () = sleep_until(read_deadline), if on => return self.handle_read_timeout().await,
         }
-        if let (Some(refusal), Some(streaming)) = (expired, &self.streaming) {
+
+        if let (Some(rejection), Some(streaming)) = (expired, &self.streaming) {
             let class = streaming.admission.class();
             return self
-                .reject_streaming(RequestFailure::Overloaded(refusal), class)
+                .reject_streaming(RequestFailure::Overloaded(rejection), class)
                 .await;
         }
         if !on {
             // Time during which the engine pauses reading does not count against the peer.
-            if let Some(began) = &mut self.message_began {
-                began.counts_from = Instant::now();
+            if let Some(start) = &mut self.message_started {
+                start.counts_from = Instant::now();
             }
         }
         Ok(())
@@ -443,21 +453,22 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     /// Returns the time by which the next bytes must arrive.
     fn read_deadline(&self) -> Instant {
         let limits = &self.connection.engine.limits;
-        match self.message_began {
-            Some(began) => began.counts_from + Duration::from_millis(limits.message_ms_max),
+        match self.message_started {
+            Some(start) => start.counts_from + Duration::from_millis(limits.message_ms_max),
             None => Instant::now() + Duration::from_millis(limits.idle_ms_max),
         }
     }
 
-    async fn nothing_came(&self) -> Result<(), End> {
+    async fn handle_read_timeout(&self) -> Result<(), End> {
         // A connection with requests in flight is not idle, regardless of how long they take.
-        if self.message_began.is_none() && (self.connection.is_busy() || !self.deferred.is_empty())
+        if self.message_started.is_none()
+            && (self.connection.is_busy() || !self.deferred.is_empty())
         {
             return Ok(());
         }
         let error = RpcError::new(ErrorCode::DeadlineExceeded, "nothing arrived in time");
         self.connection.send_protocol_error(&error).await;
-        Err(End::Expelled)
+        Err(End::Disconnected)
     }
 
     /// Returns the number of slices that reading has ended.
@@ -496,7 +507,7 @@ async fn acquired(
 
 /// The times of a message that is arriving.
 #[derive(Clone, Copy)]
-struct MessageBegan {
+struct MessageStart {
     /// Time when the first bytes of the message were received.
     at: Instant,
     /// Start of the message's time limit: when its first bytes were received, or at the end of the
@@ -504,7 +515,7 @@ struct MessageBegan {
     counts_from: Instant,
 }
 
-impl MessageBegan {
+impl MessageStart {
     fn now() -> Self {
         let now = Instant::now();
         Self {

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use super::audit::RequestSummary;
-use super::replies::Outgoing;
+use super::responses::Outgoing;
 use super::{Connection, InFlightPermit};
 use sealwire_engine::engine::Engine;
 use sealwire_engine::jobs::cancel_token::{CancelGuard, CancelToken, StopReason};
@@ -38,7 +38,7 @@ use sealwire_service::spans::Traced;
 use sealwire_telemetry::metrics::{MethodLabel, RequestReport, RequestTimes, ResponseCode};
 
 /// Most bytes of a response before its result.
-const REPLY_HEAD_BYTES: usize = 16;
+const RESPONSE_HEADER_BYTES: usize = 16;
 
 /// A decoded request whose message is complete.
 pub(super) struct Request {
@@ -131,21 +131,23 @@ pub(super) fn prepare(
 ) -> Result<Prepared, Rejected> {
     let engine = &connection.engine;
     engine.apps.check_unsealed()?;
-    engine.audit.ready()?;
-    let (kind, work_size, deadline) = (request.kind, request.work_size(), request.deadline(engine));
-    let overloaded = |failure| {
-        let class = Class::of_cost(engine.scheduler.estimate(kind, work_size));
-        Rejected { failure, class }
-    };
-    if let (None, Some(rejection)) = (
-        &admission,
-        connection
-            .state
-            .network
-            .rejection(engine.scheduler.wait_max()),
-    ) {
-        return Err(overloaded(RequestFailure::Overloaded(rejection)));
+    engine.audit.check_ready()?;
+    let kind = request.kind;
+    let work_size = request.work_size();
+    let deadline = request.deadline(engine);
+
+    let flow = &connection.state.network;
+    if admission.is_none()
+        && let Some(rejection) = flow.rejection(engine.scheduler.wait_max())
+    {
+        return Err(overloaded(
+            engine,
+            kind,
+            work_size,
+            RequestFailure::Overloaded(rejection),
+        ));
     }
+
     // The permission is checked before memory is reserved. The decision uses the current time and
     // not the time of arrival. The request can have waited for longer than the cached permissions
     // of its principal are valid.
@@ -164,29 +166,34 @@ pub(super) fn prepare(
             let response = permit.as_ref().map_or(0, |_| {
                 operation.response_bytes(request.size, &engine.limits)
             });
-            let (bytes, deadline) = (request.size.bytes + response, Some(deadline.into_std()));
-            let (principal, since) = (&connection.principal, request.since.into_std());
-            let has_waited = request.has_waited;
             let offer = AdmissionRequest {
-                principal,
+                principal: &connection.principal,
                 kind,
                 work_size,
-                bytes,
-                since,
-                deadline,
+                bytes: request.size.bytes + response,
+                since: request.since.into_std(),
+                deadline: Some(deadline.into_std()),
                 has_body: true,
-                has_waited,
+                has_waited: request.has_waited,
             };
             let admission = engine.scheduler.offer(&offer, &connection.memory);
-            (
-                admission.map_err(|refusal| overloaded(RequestFailure::Overloaded(refusal)))?,
-                Some(Instant::now()),
-            )
+            let admission = admission.map_err(|rejection| {
+                overloaded(
+                    engine,
+                    kind,
+                    work_size,
+                    RequestFailure::Overloaded(rejection),
+                )
+            })?;
+            (admission, Some(Instant::now()))
         }
     };
+
     let task = match &permit {
         Some(permit) => match plan(connection, request, operation, permit, &mut admission) {
-            Err(failure @ RequestFailure::Overloaded(_)) => return Err(overloaded(failure)),
+            Err(failure @ RequestFailure::Overloaded(_)) => {
+                return Err(overloaded(engine, kind, work_size, failure));
+            }
             planned => Task::Planned(planned?),
         },
         None => Task::Unauthorized(operation),
@@ -201,6 +208,17 @@ pub(super) fn prepare(
     })
 }
 
+/// Rejects a request with its size class.
+fn overloaded(
+    engine: &Engine,
+    kind: OperationKind,
+    work_size: WorkSize,
+    failure: RequestFailure,
+) -> Rejected {
+    let class = Class::of_cost(engine.scheduler.estimate(kind, work_size));
+    Rejected { failure, class }
+}
+
 /// Resolves a permitted request against the apps and reserves memory for it. Never waits.
 fn plan(
     connection: &Connection,
@@ -209,18 +227,20 @@ fn plan(
     permit: &Permit<'_>,
     admission: &mut AdmissionPermit,
 ) -> Result<PlannedTask, RequestFailure> {
-    let (engine, size) = (&*connection.engine, request.size);
+    let engine = &*connection.engine;
+    let size = request.size;
     engine
         .decider
         .charge_hourly(&connection.principal, permit, operation.fields_max(size))?;
-    let (principal, options) = (&connection.principal, &request.options);
-    match operation.plan(&PlanContext {
+
+    let context = PlanContext {
         engine,
-        principal,
+        principal: &connection.principal,
         permit,
-        options,
+        options: &request.options,
         size,
-    })? {
+    };
+    match operation.plan(&context)? {
         Plan::Store(plan) => {
             // The tokens count twice: in the message, and in the batch for the crypto threads.
             if !admission.resize(plan.response_bytes().saturating_add(2 * size.bytes)) {
@@ -235,13 +255,13 @@ fn plan(
             if !admission.resize((size.bytes + response_bytes).saturating_add(plan.extra_bytes)) {
                 return Err(RequestFailure::no_memory());
             }
-            let (job, finished) = job(engine, request, plan, response_bytes, admission);
+            let (job, finished) = create_job(engine, request, plan, response_bytes, admission);
             Ok(PlannedTask::Document(job, finished, subject))
         }
     }
 }
 
-fn job(
+fn create_job(
     engine: &Engine,
     request: &Request,
     plan: DocumentPlan,
@@ -250,8 +270,9 @@ fn job(
 ) -> (Box<Job>, oneshot::Receiver<Finished>) {
     let cancel = request.cancel.token();
     if let Some(mask) = &plan.mask {
-        cancel.show_through(mask);
+        cancel.set_mask(mask);
     }
+
     let spec = JobSpec {
         msgid: request.msgid,
         method: request.options.method.into(),
@@ -269,6 +290,7 @@ fn job(
         reply_bytes,
         estimate: admission.estimate(),
     };
+
     Job::new(
         plan.fields,
         spec,
@@ -302,7 +324,9 @@ pub(super) async fn handle(
 ) {
     let engine = &connection.engine;
     let _counted = InFlight::new(engine);
-    let (msgid, method) = (request.msgid, MethodLabel::from(request.options.method));
+    let msgid = request.msgid;
+    let method = MethodLabel::from(request.options.method);
+
     let mut report = RequestReport {
         method,
         code: ResponseCode::OK,
@@ -313,6 +337,7 @@ pub(super) async fn handle(
     let code = outcome
         .as_ref()
         .map_or_else(|failure| failure.code().into(), |_| ResponseCode::OK);
+
     let mut summary = RequestSummary {
         method,
         options: Some(&request.options),
@@ -324,20 +349,22 @@ pub(super) async fn handle(
     let recording = connection.record(&summary);
     // The client gets the outcome after it is recorded.
     let outcome = match recording
-        .kept(engine.metrics.requests_in_flight.get() > 1)
+        .wait_until_durable(engine.metrics.requests_in_flight.get() > 1)
         .await
     {
         Ok(()) => outcome,
         Err(unrecorded) => Err(unrecorded),
     };
+
     let (bytes, admission) = match outcome {
         Ok((bytes, admission)) => (bytes, Some(admission)),
         Err(failure) => {
             report.code = failure.code().into();
             log_failure(&engine.failures, &connection.principal, msgid, &failure); // The only log line for it.
-            (connection.error_reply(msgid, &failure), None)
+            (connection.error_response(msgid, &failure), None)
         }
     };
+
     engine.metrics.count_request(&report);
     if let Some(traced) = traced {
         summary.code = report.code;
@@ -345,7 +372,7 @@ pub(super) async fn handle(
     }
     drop(request); // The client can reuse the msgid as soon as it can read the response.
     let _ = connection
-        .replies
+        .responses
         .send(Outgoing {
             bytes,
             _admission: admission,
@@ -371,12 +398,13 @@ async fn run(
         ..
     } = prepared;
     let cancel = request.cancel.token();
-    let (mut ran, patience) = (None, admission.patience());
+    let mut times = None;
+    let wait_bound = admission.wait_bound();
     let finish = async {
         let mut idle = Idle {
             engine,
             cancel,
-            is_over: false,
+            is_done: false,
         };
         let task = match task {
             Task::Unauthorized(operation) => {
@@ -388,8 +416,8 @@ async fn run(
             Task::Planned(task) => task,
         };
         // A stopped job updates the metric itself.
-        idle.is_over = matches!(task, PlannedTask::Document(..));
-        admission.admitted().await;
+        idle.is_done = matches!(task, PlannedTask::Document(..));
+        admission.wait_until_admitted().await;
         let result = match task {
             PlannedTask::Document(job, finished, subject) => {
                 if let Some(subject) = subject {
@@ -405,12 +433,12 @@ async fn run(
                     (job, finished),
                     &mut admission,
                     deadline,
-                    &mut ran,
+                    &mut times,
                 )
                 .await
             }
             PlannedTask::Done(result) => {
-                let mut out = Vec::with_capacity(result.len() + REPLY_HEAD_BYTES);
+                let mut out = Vec::with_capacity(result.len() + RESPONSE_HEADER_BYTES);
                 response::start(&mut out, request.msgid);
                 out.extend_from_slice(&result);
                 Ok(out)
@@ -418,36 +446,34 @@ async fn run(
             PlannedTask::Store(plan) => {
                 let mut out = Vec::new();
                 response::start(&mut out, request.msgid);
-                let (tokens, objects, admission) =
-                    (engine.tokens()?, engine.objects()?, &mut admission);
-                let reply_bytes_max = engine.limits.reply_bytes_max;
-                let out_of = &mut out;
-                let context = StoreContext {
-                    tokens,
-                    objects,
-                    admission,
-                    cancel,
-                    deadline,
-                    reply_bytes_max,
-                    out: out_of,
-                };
-                let done = plan.run(context).await;
+                let result = plan
+                    .run(StoreContext {
+                        tokens: engine.tokens()?,
+                        objects: engine.objects()?,
+                        admission: &mut admission,
+                        cancel,
+                        deadline,
+                        reply_bytes_max: engine.limits.reply_bytes_max,
+                        out: &mut out,
+                    })
+                    .await;
                 // A growing vector doubles its capacity, and a response can wait long for its
                 // client. Its memory must stay within the reservation.
                 out.shrink_to_fit();
-                done.map(|()| out)
+                result.map(|()| out)
             }
         };
-        idle.is_over = true;
+        idle.is_done = true;
         result
     };
+
     let result = tokio::select! {
         biased;
         result = finish => result,
         reason = cancel.stopped() => return Err(RequestFailure::Stopped(reason)),
-        refusal = patience.ended() => {
-            engine.metrics.count_rejection(refusal.reason.into());
-            return Err(RequestFailure::Overloaded(refusal));
+        rejection = wait_bound.ended() => {
+            engine.metrics.count_rejection(rejection.reason.into());
+            return Err(RequestFailure::Overloaded(rejection));
         }
         // The token is stopped before the future is dropped, so that work that was not submitted
         // yet knows the reason.
@@ -455,17 +481,20 @@ async fn run(
             return Err(RequestFailure::Stopped(StopReason::Deadline));
         }
     };
-    report.times = ran.map(
+
+    report.times = times.map(
         |JobTimes {
              started,
-             worked,
-             asked,
+             work_time,
+             used_store,
          }| RequestTimes {
             class: admission.class(),
             queue: Instant::from_std(started).saturating_duration_since(request.arrived),
-            work: worked,
+            work: work_time,
             predicted: admission.predicted(),
-            took: offered.filter(|_| !asked).map(|offered| offered.elapsed()),
+            took: offered
+                .filter(|_| !used_store)
+                .map(|offered| offered.elapsed()),
         },
     );
     let bytes = result?;
@@ -476,9 +505,9 @@ async fn run(
 /// Times of a finished job.
 struct JobTimes {
     started: std::time::Instant,
-    worked: Duration,
+    work_time: Duration,
     /// True if part of the time was spent in the token store.
-    asked: bool,
+    used_store: bool,
 }
 
 /// Runs a document request as a sequence of walks, with token store requests between them.
@@ -488,7 +517,7 @@ async fn run_job(
     (mut job, mut finished): (Box<Job>, oneshot::Receiver<Finished>),
     admission: &mut AdmissionPermit,
     deadline: Instant,
-    ran: &mut Option<JobTimes>,
+    times: &mut Option<JobTimes>,
 ) -> Result<Vec<u8>, RequestFailure> {
     loop {
         match admission.run_inline(job) {
@@ -498,26 +527,28 @@ async fn run_job(
         let ended = finished
             .await
             .map_err(|_| RequestFailure::Internal("the work panicked"))?;
-        let ran = ran.get_or_insert(JobTimes {
+        let times = times.get_or_insert(JobTimes {
             started: ended.started,
-            worked: Duration::ZERO,
-            asked: false,
+            work_time: Duration::ZERO,
+            used_store: false,
         });
-        ran.worked += ended.worked;
+        times.work_time += ended.worked;
         match ended.result? {
             Outcome::Response(bytes) => return Ok(bytes),
             Outcome::NeedsStore(paused) => {
-                ran.asked = true;
+                times.used_store = true;
                 let mut idle = Idle {
                     engine,
                     cancel,
-                    is_over: false,
+                    is_done: false,
                 };
                 let resumed = engine.tokens()?.resume(paused, admission, deadline).await;
-                idle.is_over = true;
+                idle.is_done = true;
                 match resumed? {
                     Resumed::Response(bytes) => return Ok(bytes),
-                    Resumed::Rerun(next, ends) => (job, finished) = (next, ends),
+                    Resumed::Rerun(next_job, next_finished) => {
+                        (job, finished) = (next_job, next_finished);
+                    }
                 }
             }
         }
@@ -528,7 +559,7 @@ async fn run_job(
 struct Idle<'a> {
     engine: &'a Engine,
     cancel: &'a CancelToken,
-    is_over: bool,
+    is_done: bool,
 }
 
 impl Drop for Idle<'_> {
@@ -536,8 +567,8 @@ impl Drop for Idle<'_> {
         if let Some(reason) = self
             .cancel
             .stop_reason()
-            .and_then(StopReason::counted)
-            .filter(|_| !self.is_over)
+            .and_then(StopReason::cancel_reason)
+            .filter(|_| !self.is_done)
         {
             self.engine
                 .metrics

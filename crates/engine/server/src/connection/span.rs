@@ -24,13 +24,14 @@ impl Connection {
             code,
             arrived,
         } = summary;
+
         let ended = RequestEnd {
             method: *method,
             code: *code,
             principal: &self.principal,
             app: options.map(|options| options.app.as_str()),
             collection: options.and_then(RequestOptions::collection),
-            fields: cancel.map_or((0, 0), CancelToken::done),
+            fields: cancel.map_or((0, 0), CancelToken::field_counts),
             bytes: *bytes as u64,
             times,
             took: arrived.elapsed(),

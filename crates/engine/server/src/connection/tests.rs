@@ -117,7 +117,7 @@ async fn connection_with(change: impl FnOnce(&mut Config)) -> Arc<Connection> {
         memory: ConnectionMemory::new(engine.limits.bytes_per_connection_max),
         in_flight_permits: Arc::new(Semaphore::new(1)),
         recordings: Arc::new(Semaphore::new(1)),
-        replies: mpsc::channel(1).0,
+        responses: mpsc::channel(1).0,
         text_errors: AtomicBool::new(false),
         engine: Arc::new(engine),
     })
@@ -131,19 +131,16 @@ fn arrived(connection: &Connection, msgid: u32, arrived: Instant) -> (Request, B
         msgid,
         &Encrypt::new("shop", b"\x93\xa1a\xa1b\xa1c"),
     );
-    let Scan::Message(boundary) =
-        Scanner::for_requests(sealwire_wire::Limits::default()).scan(&out)
+    let Scan::Message(layout) = Scanner::for_requests(sealwire_wire::Limits::default()).scan(&out)
     else {
         panic!("not whole")
     };
-    let Ok(Decoded::Data(options, operation)) = operations::decode(&out.into(), &boundary) else {
+    let Ok(Decoded::Data(options, operation)) = operations::decode(&out.into(), &layout) else {
         panic!("no request on data")
     };
     let cancel = connection.cancel_tokens.issue(msgid).unwrap();
-    let (kind, size) = (
-        operation.kind(&connection.engine.apps, "shop"),
-        boundary.into(),
-    );
+    let kind = operation.kind(&connection.engine.apps, "shop");
+    let size = layout.into();
     let extra = operation.extra_work(size);
     (
         Request {
@@ -196,7 +193,7 @@ async fn look_up(connection: &Connection, msgid: u32) -> Result<(), RequestFailu
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_waited_is_decided_by_what_holds_when_it_begins() {
+async fn waiting_request_is_authorized_when_it_starts() {
     let connection = connection().await;
     look_up(&connection, 0).await.unwrap();
     let at_once = arrived(&connection, 1, Instant::now());
@@ -221,9 +218,9 @@ async fn a_request_that_waited_is_decided_by_what_holds_when_it_begins() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_memory_beyond_the_message_is_reserved_before_the_decision() {
+async fn memory_beyond_the_message_is_not_reserved_before_the_decision() {
     let connection = connection().await;
-    let held = || connection.engine.scheduler.gauges().bytes;
+    let reserved_bytes = || connection.engine.scheduler.gauges().bytes;
     let first = arrived(&connection, 0, Instant::now());
     let (
         first,
@@ -237,7 +234,7 @@ async fn no_memory_beyond_the_message_is_reserved_before_the_decision() {
         panic!("nothing is cached")
     };
     assert_eq!(
-        held(),
+        reserved_bytes(),
         (first.size.bytes + CALL_BYTES) as u64,
         "the message, and no reply"
     );
@@ -247,7 +244,7 @@ async fn no_memory_beyond_the_message_is_reserved_before_the_decision() {
             .unwrap(),
     );
     assert!(
-        held() > (first.size.bytes + CALL_BYTES) as u64,
+        reserved_bytes() > (first.size.bytes + CALL_BYTES) as u64,
         "the reply too, once it is permitted"
     );
     drop((first, admission));
@@ -271,7 +268,7 @@ async fn no_memory_beyond_the_message_is_reserved_before_the_decision() {
             ..
         })
     ));
-    assert_eq!(held(), 0);
+    assert_eq!(reserved_bytes(), 0);
 }
 
 /// Records a request.
@@ -299,7 +296,7 @@ async fn a_record_that_others_wait_for_waits_for_no_client() {
         if recording.is_writer() {
             break recording;
         }
-        recording.kept(false).await.unwrap();
+        recording.wait_until_durable(false).await.unwrap();
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
     let other = recorded(&connection);
@@ -309,7 +306,7 @@ async fn a_record_that_others_wait_for_waits_for_no_client() {
     tokio::time::timeout(Duration::from_secs(60), sent)
         .await
         .expect("waits for other responses");
-    other.kept(false).await.unwrap();
+    other.wait_until_durable(false).await.unwrap();
 }
 
 /// A principal over its share of the network threads is not polled for a while. The records of
@@ -323,10 +320,10 @@ async fn a_group_of_records_is_written_without_the_principal_of_its_first() {
         if first.is_writer() {
             break (first, recorded(&connection));
         }
-        first.kept(false).await.unwrap();
+        first.wait_until_durable(false).await.unwrap();
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
-    let mut first = Box::pin(first.kept(true));
+    let mut first = Box::pin(first.wait_until_durable(true));
     assert!(
         first
             .as_mut()
@@ -336,7 +333,7 @@ async fn a_group_of_records_is_written_without_the_principal_of_its_first() {
     for _ in 0..10 {
         tokio::task::yield_now().await;
     }
-    assert!(matches!(other.now(), Some(Ok(()))), "not written");
+    assert!(matches!(other.outcome(), Some(Ok(()))), "not written");
     first.await.unwrap();
 }
 
@@ -378,7 +375,7 @@ fn cheap_messages() -> [(&'static str, Vec<u8>, u32); 9] {
 }
 
 #[tokio::test]
-async fn every_kind_of_message_ends_slices_and_counts_in_the_pace() {
+async fn messages_of_all_kinds_end_slices_and_count_in_the_pace() {
     // A second of the flood, less than what is a burst at this rate: reading is never paused.
     const MESSAGES: u32 = 6_400;
     for (name, message, counts) in cheap_messages() {
@@ -388,15 +385,15 @@ async fn every_kind_of_message_ends_slices_and_counts_in_the_pace() {
         let (mut theirs, ours) = tokio::io::duplex(flood.len());
         theirs.write_all(&flood).await.unwrap();
         drop(theirs);
-        let ((_drain, draining), (_expel, expelled)) =
-            (watch::channel(false), watch::channel(None));
+        let (_drain, draining) = watch::channel(false);
+        let (_disconnect, disconnected) = watch::channel(None);
         let mut reader = Reader::new(
             Arc::clone(&connection),
             ours,
-            Shutdown::new(draining, expelled),
+            Shutdown::new(draining, disconnected),
         );
         assert_eq!(connection.state.pace.counted(), Duration::ZERO);
-        assert_eq!(reader.read_calls().await, End::Closed, "{name}");
+        assert_eq!(reader.read_requests().await, End::Closed, "{name}");
 
         assert!(
             reader.slices_ended() >= u64::from(MESSAGES / 64),
@@ -417,7 +414,8 @@ async fn requests_in_flight_are_bounded_by_principal_beside_the_connection() {
     };
     let state = Arc::new(PrincipalState::new(&limits, &NetworkScheduler::new(1)));
     let of_principal = |state: &Arc<PrincipalState>| {
-        let (engine, memory) = (Arc::clone(&first.engine), ConnectionMemory::new(usize::MAX));
+        let engine = Arc::clone(&first.engine);
+        let memory = ConnectionMemory::new(usize::MAX);
         Connection {
             engine,
             principal: first.principal.clone(),
@@ -425,12 +423,13 @@ async fn requests_in_flight_are_bounded_by_principal_beside_the_connection() {
             cancel_tokens: CancelTokens::default(),
             memory,
             in_flight_permits: Arc::new(Semaphore::new(10)),
-            replies: mpsc::channel(1).0,
+            responses: mpsc::channel(1).0,
             recordings: Arc::new(Semaphore::new(1)),
             text_errors: AtomicBool::new(false),
         }
     };
-    let (one, two) = (of_principal(&state), of_principal(&state));
+    let one = of_principal(&state);
+    let two = of_principal(&state);
     let other = of_principal(&Arc::new(PrincipalState::new(
         &limits,
         &NetworkScheduler::new(1),
@@ -459,12 +458,13 @@ async fn a_reader_without_a_request_that_waits_holds_no_permit_of_the_principal(
         7,
         &Encrypt::new("shop", b"\x93\xa1a\xa1b\xa1c"),
     );
-    let ((_drain, draining), (_expel, expelled)) = (watch::channel(false), watch::channel(None));
+    let (_drain, draining) = watch::channel(false);
+    let (_disconnect, disconnected) = watch::channel(None);
     let (mut theirs, ours) = tokio::io::duplex(1 << 10);
     let mut reader = Reader::new(
         Arc::clone(&connection),
         ours,
-        Shutdown::new(draining, expelled),
+        Shutdown::new(draining, disconnected),
     );
     let permits = || connection.state.in_flight_permits.available_permits();
     let all = permits();
@@ -473,7 +473,7 @@ async fn a_reader_without_a_request_that_waits_holds_no_permit_of_the_principal(
     let permit = connection.try_in_flight_permit().unwrap();
     theirs.write_all(&message).await.unwrap();
     assert!(
-        tokio::time::timeout(Duration::ZERO, reader.read_calls())
+        tokio::time::timeout(Duration::ZERO, reader.read_requests())
             .await
             .is_err()
     );
@@ -485,13 +485,13 @@ async fn a_reader_without_a_request_that_waits_holds_no_permit_of_the_principal(
         .await
         .unwrap();
     assert!(
-        tokio::time::timeout(Duration::ZERO, reader.read_calls())
+        tokio::time::timeout(Duration::ZERO, reader.read_requests())
             .await
             .is_err()
     );
     drop(permit);
     assert!(
-        tokio::time::timeout(Duration::ZERO, reader.read_calls())
+        tokio::time::timeout(Duration::ZERO, reader.read_requests())
             .await
             .is_err()
     );

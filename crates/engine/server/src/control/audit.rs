@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::ControlService;
 use sealwire_access::Principal;
 use sealwire_engine::access::RequestTarget;
-use sealwire_engine::audit::{Recording, kind};
+use sealwire_engine::audit::{Recording, kind_name};
 use sealwire_telemetry::metrics::{MethodLabel, ResponseCode};
 
 /// Result of a control request.
@@ -39,7 +39,7 @@ impl Applied {
 pub(super) struct RequestInfo<'a> {
     pub(super) principal: &'a Principal,
     pub(super) method: MethodLabel,
-    pub(super) call: Option<&'a Control<'a>>,
+    pub(super) request: Option<&'a Control<'a>>,
     pub(super) bytes: usize,
     pub(super) arrived: Instant,
 }
@@ -48,26 +48,30 @@ impl ControlService {
     /// Records a request.
     pub(super) fn record(
         &self,
-        heard: &RequestInfo<'_>,
-        done: Result<&Applied, ErrorCode>,
+        info: &RequestInfo<'_>,
+        applied: Result<&Applied, ErrorCode>,
     ) -> Recording {
         if !self.engine.audit.is_on() {
             return Recording::none();
         }
+
         let RequestTarget {
             app,
             collection,
             reason,
-        } = heard
-            .call
-            .map_or_else(RequestTarget::default, RequestTarget::by_control);
-        let (fields, errors) = done.map_or((0, 0), |done| done.rows);
-        let key = done.ok().and_then(|done| done.key.as_deref());
-        let changes = heard.call.map_or_else(Vec::new, |call| changes(call, key));
+        } = info
+            .request
+            .map_or_else(RequestTarget::default, RequestTarget::of_control);
+
+        let (fields, errors) = applied.map_or((0, 0), |applied| applied.rows);
+        let key = applied.ok().and_then(|applied| applied.key.as_deref());
+        let changes = info
+            .request
+            .map_or_else(Vec::new, |request| changes(request, key));
         let record = Record {
-            principal: heard.principal.as_str(),
-            kind: kind(heard.principal.kind()),
-            method: heard.method.as_str(),
+            principal: info.principal.as_str(),
+            kind: kind_name(info.principal.kind()),
+            method: info.method.as_str(),
             app,
             collection,
             reason,
@@ -76,18 +80,22 @@ impl ControlService {
             change: &changes,
             fields,
             errors,
-            bytes_in: heard.bytes as u64,
-            outcome: done
+            bytes_in: info.bytes as u64,
+            outcome: applied
                 .map_or_else(ResponseCode::from, |_| ResponseCode::OK)
                 .as_str(),
-            generation: done.map_or_else(|_| self.engine.apps.generation(), |done| done.generation),
-            took: heard.arrived.elapsed(),
+            generation: applied.map_or_else(
+                |_| self.engine.apps.generation(),
+                |applied| applied.generation,
+            ),
+            took: info.arrived.elapsed(),
         };
+
         // Invalid and denied requests are aggregated, since any client can send them without limit.
-        let is_refused =
-            done.is_err_and(|code| heard.call.is_none() || code == ErrorCode::Forbidden);
-        if is_refused {
-            self.engine.audit.refused(&record)
+        let is_rejected =
+            applied.is_err_and(|code| info.request.is_none() || code == ErrorCode::Forbidden);
+        if is_rejected {
+            self.engine.audit.record_rejected(&record)
         } else {
             self.engine.audit.record(&record)
         }
@@ -103,40 +111,43 @@ pub(super) fn unrecorded() -> RpcError {
     )
 }
 
-fn changes<'a>(call: &'a Control<'a>, made: Option<&'a str>) -> Vec<(&'static str, Change<'a>)> {
-    let mut facts = Vec::new();
-    match call {
-        Control::App(call) => of_app(&call.operation, &mut facts),
-        Control::Collection(call) => of_collection(&call.operation, &mut facts),
-        Control::Role(call) => {
-            facts.push(("role", Change::Text(call.role)));
-            if let RoleOperation::Set { grants } = &call.operation {
-                facts.push(("grants", Change::Texts(grants[..].into())));
+fn changes<'a>(
+    request: &'a Control<'a>,
+    created_key: Option<&'a str>,
+) -> Vec<(&'static str, Change<'a>)> {
+    let mut changes = Vec::new();
+    match request {
+        Control::App(request) => app_changes(&request.operation, &mut changes),
+        Control::Collection(request) => collection_changes(&request.operation, &mut changes),
+        Control::Role(request) => {
+            changes.push(("role", Change::Text(request.role)));
+            if let RoleOperation::Set { grants } = &request.operation {
+                changes.push(("grants", Change::Texts(grants[..].into())));
             }
         }
-        Control::Principal(call) => {
-            facts.push(("principal", Change::Text(call.principal)));
-            let role = match call.operation {
+        Control::Principal(request) => {
+            changes.push(("principal", Change::Text(request.principal)));
+            let role = match request.operation {
                 PrincipalOperation::Grant { role } => Some(role),
                 PrincipalOperation::Revoke { role } => role,
             };
-            facts.push(("role", role.map_or(Change::Nothing, Change::Text)));
+            changes.push(("role", role.map_or(Change::Nothing, Change::Text)));
         }
-        Control::Check(call) => {
-            facts.extend([
-                ("principal", Change::Text(call.principal)),
-                ("operation", Change::Text(call.operation)),
+        Control::Check(request) => {
+            changes.extend([
+                ("principal", Change::Text(request.principal)),
+                ("operation", Change::Text(request.operation)),
             ]);
         }
-        Control::Census(call) => facts.push(("prove", Change::Flag(call.prove))),
-        Control::Migrate(call) => facts.extend([
+        Control::Census(request) => changes.push(("prove", Change::Flag(request.prove))),
+        Control::Migrate(request) => changes.extend([
             (
                 "accept_unauthenticated",
-                Change::Flag(call.accept_unauthenticated),
+                Change::Flag(request.accept_unauthenticated),
             ),
-            ("dry_run", Change::Flag(call.dry_run)),
+            ("dry_run", Change::Flag(request.dry_run)),
         ]),
-        Control::Root(operation) => of_root(operation, &mut facts),
+        Control::Root(operation) => root_changes(operation, &mut changes),
         Control::Apps(_)
         | Control::Export(_)
         | Control::Collections(_)
@@ -146,35 +157,36 @@ fn changes<'a>(call: &'a Control<'a>, made: Option<&'a str>) -> Vec<(&'static st
         | Control::Principals(_)
         | Control::PublicKeys(_) => (),
     }
-    if let Some(made) = made.filter(|_| facts.iter().all(|(name, _)| *name != "key")) {
-        facts.push(("key", Change::Text(made)));
+
+    if let Some(created_key) =
+        created_key.filter(|_| changes.iter().all(|(name, _)| *name != "key"))
+    {
+        changes.push(("key", Change::Text(created_key)));
     }
-    facts
+    changes
 }
 
-fn of_app<'a>(operation: &AppOperation<'a>, facts: &mut Vec<(&'static str, Change<'a>)>) {
-    let text =
-        |name: &'static str, text: Option<&'a str>| text.map(|text| (name, Change::Text(text)));
+fn app_changes<'a>(operation: &AppOperation<'a>, changes: &mut Vec<(&'static str, Change<'a>)>) {
     match operation {
         AppOperation::Create => (),
-        AppOperation::Rotate { kind } => facts.push(("kind", Change::Text(kind.name()))),
+        AppOperation::Rotate { kind } => changes.push(("kind", Change::Text(kind.name()))),
         // The record never contains the key.
         AppOperation::Import {
             suite,
             private_key: _,
             seals,
         } => {
-            facts.extend([
+            changes.extend([
                 ("suite", Change::Text(suite.name())),
                 ("seals", Change::Flag(*seals)),
             ]);
         }
         AppOperation::Disable { key }
         | AppOperation::Enable { key }
-        | AppOperation::Restore { key } => facts.extend(text("key", *key)),
+        | AppOperation::Restore { key } => changes.extend(text_change("key", *key)),
         AppOperation::Delete { key, delay_s } => {
-            facts.extend(text("key", *key));
-            facts.extend(delay_s.map(|delay| ("delay_s", Change::Number(delay))));
+            changes.extend(text_change("key", *key));
+            changes.extend(delay_s.map(|delay| ("delay_s", Change::Number(delay))));
         }
         AppOperation::Set {
             format,
@@ -182,32 +194,42 @@ fn of_app<'a>(operation: &AppOperation<'a>, facts: &mut Vec<(&'static str, Chang
             write_suite,
             read_suites,
         } => {
-            facts.extend(text("format", format.map(|format| format.name())));
-            facts.extend(epoch_ms.map(|ms| ("epoch_ms", Change::Number(ms.into()))));
-            facts.extend(text("write_suite", write_suite.map(|suite| suite.name())));
-            let names = |suites: &Vec<sealwire_wire::Suite>| {
-                suites.iter().map(|suite| suite.name()).collect::<Vec<_>>()
-            };
-            facts.extend(
-                read_suites
-                    .as_ref()
-                    .map(|suites| ("read_suites", Change::Texts(names(suites).into()))),
-            );
+            changes.extend(text_change("format", format.map(|format| format.name())));
+            changes.extend(epoch_ms.map(|ms| ("epoch_ms", Change::Number(ms.into()))));
+            changes.extend(text_change(
+                "write_suite",
+                write_suite.map(|suite| suite.name()),
+            ));
+            if let Some(suites) = read_suites {
+                let names = suites.iter().map(|suite| suite.name()).collect();
+                changes.push(("read_suites", Change::Texts(names)));
+            }
         }
     }
 }
 
-fn of_root<'a>(operation: &RootOperation<'a>, facts: &mut Vec<(&'static str, Change<'a>)>) {
+fn text_change<'a>(
+    name: &'static str,
+    text: Option<&'a str>,
+) -> Option<(&'static str, Change<'a>)> {
+    text.map(|text| (name, Change::Text(text)))
+}
+
+fn number_or_nothing<'a>(number: Option<u64>) -> Change<'a> {
+    number.map_or(Change::Nothing, Change::Number)
+}
+
+fn root_changes<'a>(operation: &RootOperation<'a>, changes: &mut Vec<(&'static str, Change<'a>)>) {
     match operation {
         RootOperation::Init {
             providers: Some(providers),
         } => {
-            facts.push(("providers", Change::Texts(providers.clone().into())));
+            changes.push(("providers", Change::Texts(providers.clone().into())));
         }
-        RootOperation::Rotate { abandon } => facts.push(("abandon", Change::Flag(*abandon))),
-        RootOperation::AddSlot { provider } => facts.push(("provider", Change::Text(provider))),
+        RootOperation::Rotate { abandon } => changes.push(("abandon", Change::Flag(*abandon))),
+        RootOperation::AddSlot { provider } => changes.push(("provider", Change::Text(provider))),
         RootOperation::RemoveSlot { slot } => {
-            facts.push(("slot", Change::Number(u64::from(*slot))))
+            changes.push(("slot", Change::Number(u64::from(*slot))))
         }
         RootOperation::Init { providers: None }
         | RootOperation::Status
@@ -218,38 +240,37 @@ fn of_root<'a>(operation: &RootOperation<'a>, facts: &mut Vec<(&'static str, Cha
     }
 }
 
-fn of_collection<'a>(
+fn collection_changes<'a>(
     operation: &CollectionOperation<'a>,
-    facts: &mut Vec<(&'static str, Change<'a>)>,
+    changes: &mut Vec<(&'static str, Change<'a>)>,
 ) {
-    let time = |seconds: Option<u64>| seconds.map_or(Change::Nothing, Change::Number);
     match operation {
         CollectionOperation::Create(new) => {
-            facts.push(("kind", Change::Text(new.kind.name())));
+            changes.push(("kind", Change::Text(new.kind.name())));
             if new.kind == Kind::Objects {
                 let properties = new.properties.iter().map(|property| property.name);
                 let suite = new.suite.map(|suite| Change::Text(suite.name()));
-                facts.extend([
+                changes.extend([
                     ("properties", Change::Texts(properties.collect())),
                     ("suite", suite.unwrap_or(Change::Nothing)),
                 ]);
             } else {
-                facts.extend([
+                changes.extend([
                     ("format", Change::Text(new.format.name())),
                     ("scope", Change::Text(new.scope.name())),
                 ]);
             }
-            facts.extend([
-                ("expires_s", time(new.expires_s)),
-                ("retention_s", time(new.retention_s)),
+            changes.extend([
+                ("expires_s", number_or_nothing(new.expires_s)),
+                ("retention_s", number_or_nothing(new.retention_s)),
             ]);
         }
         CollectionOperation::Set {
             expires_s,
             retention_s,
         } => {
-            facts.extend(expires_s.map(|seconds| ("expires_s", time(seconds))));
-            facts.extend(retention_s.map(|seconds| ("retention_s", time(seconds))));
+            changes.extend(expires_s.map(|seconds| ("expires_s", number_or_nothing(seconds))));
+            changes.extend(retention_s.map(|seconds| ("retention_s", number_or_nothing(seconds))));
         }
         CollectionOperation::Alter(alter) => {
             let added = alter.add.iter().map(|property| property.name).collect();
@@ -261,8 +282,8 @@ fn of_collection<'a>(
                 ("drop_index", alter.drop_index.clone()),
             ];
             let named = lists.into_iter().filter(|(_, names)| !names.is_empty());
-            facts.extend(named.map(|(key, names)| (key, Change::Texts(names.into()))));
-            facts.extend(
+            changes.extend(named.map(|(key, names)| (key, Change::Texts(names.into()))));
+            changes.extend(
                 alter
                     .suite
                     .map(|suite| ("suite", Change::Text(suite.name()))),

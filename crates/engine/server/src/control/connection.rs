@@ -14,8 +14,8 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use super::audit::{Applied, RequestInfo, unrecorded};
 use super::{
-    CALL_MAX, ControlService, DEPTH_MAX, ELEMENTS_MAX, MESSAGE_BYTES_MAX, STRANGER_TIME_MAX,
-    not_listed,
+    ControlService, DEPTH_MAX, ELEMENTS_MAX, MESSAGE_BYTES_MAX, REQUEST_TIME_MAX,
+    UNAUTHORIZED_TIME_MAX, not_listed,
 };
 use crate::connection::{Peer, PrincipalState};
 use crate::network_scheduler::NetworkSlice;
@@ -26,13 +26,13 @@ use sealwire_telemetry::LogThrottle;
 use sealwire_telemetry::metrics::{MethodLabel, RequestReport, ResponseCode};
 
 /// Suggested retry time, in milliseconds, while too many requests run whose clients no longer wait.
-const CALLS_RETRY_MS: u32 = 1_000;
+const REQUESTS_RETRY_MS: u32 = 1_000;
 /// Capacity for any request that carries a private key. The buffer is therefore not reallocated,
 /// which would leave an unwiped copy of the key behind.
 const BUFFER_BYTES: usize = 128 << 10;
 
 pub(super) struct Connection<S> {
-    desk: Arc<ControlService>,
+    service: Arc<ControlService>,
     principal: Principal,
     /// Shared by all control connections of the principal.
     state: Arc<PrincipalState>,
@@ -43,15 +43,15 @@ pub(super) struct Connection<S> {
     /// Number of bytes at the front of the buffer that were processed and wiped.
     processed: usize,
     slice: NetworkSlice,
-    message_began: Option<Instant>,
+    message_started: Option<Instant>,
     /// The error format that the client requested.
     error_format: ErrorFormat,
 }
 
 /// The connection must close. Nothing more is sent to the peer.
-struct Over;
+struct Closed;
 
-impl From<io::Error> for Over {
+impl From<io::Error> for Closed {
     fn from(_: io::Error) -> Self {
         Self
     }
@@ -59,7 +59,7 @@ impl From<io::Error> for Over {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(super) fn new(
-        desk: Arc<ControlService>,
+        service: Arc<ControlService>,
         Peer { principal, state }: Peer,
         stream: S,
     ) -> Self {
@@ -72,7 +72,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let scanner = Scanner::for_requests(limits).serving(Methods::CONTROL);
         let buffer = Zeroizing::new(Vec::with_capacity(BUFFER_BYTES));
         Self {
-            desk,
+            service,
             principal,
             state,
             stream,
@@ -80,7 +80,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             buffer,
             processed: 0,
             slice: NetworkSlice::default(),
-            message_began: None,
+            message_started: None,
             error_format: ErrorFormat::Map,
         }
     }
@@ -88,91 +88,98 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Serves requests until the peer disconnects, is idle for too long or is disconnected, or the
     /// engine drains.
     pub(super) async fn serve(mut self, mut shutdown: Shutdown) {
-        if self.desk.admits(&self.principal) {
+        if self.service.permits(&self.principal) {
             // The reason is checked before each request, including buffered ones. A client whose
             // certificate was revoked can therefore make no further change.
-            while shutdown.reason() != Some(StopReason::Disconnected)
+            while shutdown.reason() != Some(StopReason::CertificateRejected)
                 && self.step(&mut shutdown).await.is_ok()
             {}
         } else {
             tokio::select! {
-                _ = timeout(STRANGER_TIME_MAX, self.reject_incomplete()) => (),
+                _ = timeout(UNAUTHORIZED_TIME_MAX, self.reject_incomplete()) => (),
                 _ = shutdown.started() => (),
             }
         }
+
         if let Some(error) = shutdown.close_reason() {
             let _ = self.send_protocol_error(&error).await;
         }
-        let _ = timeout(self.patience(), self.stream.shutdown()).await;
+        let _ = timeout(self.write_timeout(), self.stream.shutdown()).await;
     }
 
     /// Reads the first message of a client that is not listed, and responds with an error. If too
     /// many such clients are being served, closes the connection at once.
-    async fn reject_incomplete(&mut self) -> Result<(), Over> {
-        let desk = Arc::clone(&self.desk);
-        let _one_of_few = desk.strangers.try_acquire().map_err(|_| Over)?;
-        let head = loop {
+    async fn reject_incomplete(&mut self) -> Result<(), Closed> {
+        let service = Arc::clone(&self.service);
+        let _permit = service.unauthorized.try_acquire().map_err(|_| Closed)?;
+        let header = loop {
             self.slice.count_unit(0).await;
             match self.scanner.scan(&self.buffer[self.processed..]) {
-                Scan::Incomplete => self.more().await?,
+                Scan::Incomplete => self.read_more().await?,
                 Scan::Discard { bytes, .. } => self.discard(bytes),
-                Scan::Message(boundary) => {
-                    if !self.take_error_format(&boundary) {
-                        break Some(boundary.head);
+                Scan::Message(layout) => {
+                    if !self.take_error_format(&layout) {
+                        break Some(layout.header);
                     }
-                    self.discard(boundary.bytes);
+                    self.discard(layout.bytes);
                 }
-                Scan::Rejected { head, .. } => break head,
+                Scan::Rejected { header, .. } => break header,
             }
         };
-        if let Some(suppressed) = desk.stranger.record(std::time::Instant::now()) {
+
+        if let Some(suppressed) = service.unauthorized_log.record(std::time::Instant::now()) {
             tracing::warn!(principal = %self.principal, suppressed, "not in control.principals");
         }
-        match head.and_then(|head| head.response_id()) {
-            Some(msgid) => self.turn_down(msgid, method_of(head), &not_listed()).await,
+
+        match header.and_then(|header| header.response_id()) {
+            Some(msgid) => {
+                self.record_and_reject(msgid, method_label(header), &not_listed())
+                    .await
+            }
             None => self.send_protocol_error(&not_listed()).await,
         }
     }
 
-    async fn step(&mut self, shutdown: &mut Shutdown) -> Result<(), Over> {
+    async fn step(&mut self, shutdown: &mut Shutdown) -> Result<(), Closed> {
         // Every message counts, including messages without a response.
         self.slice.count_unit(0).await;
         if let Some(until) = self.state.pace.pause(Instant::now()) {
-            self.desk.engine.metrics.read_paused();
+            self.service.engine.metrics.read_paused();
             tokio::select! {
                 () = sleep_until(until) => (),
-                _ = shutdown.started() => return Err(Over),
+                _ = shutdown.started() => return Err(Closed),
             }
         }
+
         match self.scanner.scan(&self.buffer[self.processed..]) {
             Scan::Incomplete => {
                 if self.processed < self.buffer.len() || !self.scanner.is_idle() {
-                    self.message_began.get_or_insert_with(Instant::now);
+                    self.message_started.get_or_insert_with(Instant::now);
                 }
                 tokio::select! {
-                    more = self.more() => more,
-                    _ = shutdown.started() => Err(Over),
+                    read = self.read_more() => read,
+                    _ = shutdown.started() => Err(Closed),
                 }
             }
-            Scan::Message(boundary) => {
-                self.message_began = None;
-                let done = self.take_call(&boundary).await;
-                self.discard(boundary.bytes);
-                done
+            Scan::Message(layout) => {
+                self.message_started = None;
+                let result = self.handle_request(&layout).await;
+                self.discard(layout.bytes);
+                result
             }
             Scan::Discard { bytes, ended } => {
                 self.discard(bytes);
-                self.message_began = self.message_began.filter(|_| !ended);
+                self.message_started = self.message_started.filter(|_| !ended);
                 Ok(())
             }
             Scan::Rejected {
-                head,
+                header,
                 error,
                 disposition,
             } => {
-                match head.and_then(|head| head.response_id()) {
+                match header.and_then(|header| header.response_id()) {
                     Some(msgid) => {
-                        self.turn_down(msgid, MethodLabel::UNKNOWN, &error.into())
+                        self.record_and_reject(msgid, MethodLabel::UNKNOWN, &error.into())
                             .await?
                     }
                     None => {
@@ -183,7 +190,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     }
                 }
                 if disposition == Disposition::Close {
-                    Err(Over)
+                    Err(Closed)
                 } else {
                     Ok(())
                 }
@@ -191,68 +198,72 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    async fn more(&mut self) -> Result<(), Over> {
+    async fn read_more(&mut self) -> Result<(), Closed> {
         self.compact();
-        let limits = &self.desk.engine.limits;
-        let deadline = match self.message_began {
-            Some(began) => began + Duration::from_millis(limits.message_ms_max),
+        let limits = &self.service.engine.limits;
+        let deadline = match self.message_started {
+            Some(started) => started + Duration::from_millis(limits.message_ms_max),
             None => Instant::now() + Duration::from_millis(limits.idle_ms_max),
         };
         // A full buffer is reallocated. Only a message that carries no key is long enough to fill
         // it.
         match timeout_at(deadline, self.stream.read_buf(&mut *self.buffer)).await {
             Ok(Ok(1..)) => Ok(()),
-            _ => Err(Over),
+            _ => Err(Closed),
         }
     }
 
     /// Processes the message at the front of the buffer. Notifications get no response.
-    async fn take_call(&mut self, boundary: &FrameLayout) -> Result<(), Over> {
-        let MessageHeader::Request { msgid, method } = boundary.head else {
-            self.take_error_format(boundary);
+    async fn handle_request(&mut self, layout: &FrameLayout) -> Result<(), Closed> {
+        let MessageHeader::Request { msgid, method } = layout.header else {
+            self.take_error_format(layout);
             self.state.pace.answered(Instant::now());
             return Ok(());
         };
         let label = method.map_or(MethodLabel::UNKNOWN, MethodLabel::from);
-        let Ok(call) = Arc::clone(&self.desk.calls).try_acquire_owned() else {
-            return self.turn_down(msgid, label, &too_many()).await;
+        let Ok(permit) = Arc::clone(&self.service.request_permits).try_acquire_owned() else {
+            return self
+                .record_and_reject(msgid, label, &too_many_requests())
+                .await;
         };
-        let (desk, principal, boundary) =
-            (Arc::clone(&self.desk), self.principal.clone(), *boundary);
-        let message = Zeroizing::new(self.front(&boundary).to_vec());
+        let service = Arc::clone(&self.service);
+        let principal = self.principal.clone();
+        let layout = *layout;
+        let message = Zeroizing::new(self.front(&layout).to_vec());
         let arrived = Instant::now();
-        let answer = to_its_end(Arc::clone(&self.state.network).run(async move {
-            let _call = call;
-            let heard = RequestInfo {
+        let response = run_to_completion(Arc::clone(&self.state.network).run(async move {
+            let _permit = permit;
+            let info = RequestInfo {
                 principal: &principal,
                 method: label,
-                call: None,
-                bytes: boundary.bytes,
+                request: None,
+                bytes: layout.bytes,
                 arrived,
             };
-            answer(&desk, heard, msgid, &message, &boundary).await
+            respond(&service, info, msgid, &message, &layout).await
         }));
-        match answer.await {
+
+        match response.await {
             Ok(out) => {
                 self.state.pace.answered(arrived);
                 self.count(label, ResponseCode::OK);
                 self.send(&out).await
             }
-            Err(error) => self.refuse(msgid, label, &error).await,
+            Err(error) => self.send_rejection(msgid, label, &error).await,
         }
     }
 
     /// Sets the error format if the message at the front of the buffer is a notification that
     /// requests one. Returns true if it is.
-    fn take_error_format(&mut self, boundary: &FrameLayout) -> bool {
-        if boundary.head
+    fn take_error_format(&mut self, layout: &FrameLayout) -> bool {
+        if layout.header
             != (MessageHeader::Notification {
                 notice: Some(Notification::Errors),
             })
         {
             return false;
         }
-        let Ok(format) = decode_errors(self.front(boundary)) else {
+        let Ok(format) = decode_errors(self.front(layout)) else {
             return false;
         };
         self.error_format = format;
@@ -260,38 +271,37 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Records and rejects a request that was not executed.
-    async fn turn_down(
+    async fn record_and_reject(
         &mut self,
         msgid: u32,
         method: MethodLabel,
         error: &RpcError,
-    ) -> Result<(), Over> {
-        let (principal, bytes, arrived) = (
-            &self.principal,
-            self.buffer.len() - self.processed,
-            Instant::now(),
-        );
-        let heard = RequestInfo {
+    ) -> Result<(), Closed> {
+        let principal = &self.principal;
+        let bytes = self.buffer.len() - self.processed;
+        let arrived = Instant::now();
+        let info = RequestInfo {
             principal,
             method,
-            call: None,
+            request: None,
             bytes,
             arrived,
         };
-        let recording = self.desk.record(&heard, Err(error.code));
-        match recording.kept(false).await {
-            Ok(()) => self.refuse(msgid, method, error).await,
-            Err(failure) => self.refuse(msgid, method, &failure.to_rpc_error()).await,
+
+        let recording = self.service.record(&info, Err(error.code));
+        match recording.wait_until_durable(false).await {
+            Ok(()) => self.send_rejection(msgid, method, error).await,
+            Err(failure) => self.send_rejection(msgid, method, &failure.into()).await,
         }
     }
 
-    async fn refuse(
+    async fn send_rejection(
         &mut self,
         msgid: u32,
         method: MethodLabel,
         error: &RpcError,
-    ) -> Result<(), Over> {
-        tracing::debug!(principal = %self.principal, msgid, %error, "control call failed");
+    ) -> Result<(), Closed> {
+        tracing::debug!(principal = %self.principal, msgid, %error, "control request failed");
         self.state.pace.rejected(Instant::now());
         self.count(method, error.code.into());
         let mut out = Vec::new();
@@ -300,41 +310,41 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Sends the reason why the connection closes if the error belongs to no request.
-    async fn send_protocol_error(&mut self, error: &RpcError) -> Result<(), Over> {
+    async fn send_protocol_error(&mut self, error: &RpcError) -> Result<(), Closed> {
         let mut out = Vec::new();
         response::protocol_error(&mut out, error);
         self.send(&out).await
     }
 
     fn count(&self, method: MethodLabel, code: ResponseCode) {
-        self.desk.engine.metrics.count_request(&RequestReport {
+        self.service.engine.metrics.count_request(&RequestReport {
             method,
             code,
             times: None,
         });
     }
 
-    async fn send(&mut self, bytes: &[u8]) -> Result<(), Over> {
-        let patience = self.patience();
+    async fn send(&mut self, bytes: &[u8]) -> Result<(), Closed> {
+        let write_timeout = self.write_timeout();
         let stream = &mut self.stream;
         let sent = async {
             stream.write_all(bytes).await?;
             stream.flush().await
         };
-        timeout(patience, sent)
+        timeout(write_timeout, sent)
             .await
-            .map_err(|_| Over)?
-            .map_err(Over::from)
+            .map_err(|_| Closed)?
+            .map_err(Closed::from)
     }
 
     /// Returns how long a write to the peer may stall.
-    fn patience(&self) -> Duration {
-        Duration::from_millis(self.desk.engine.limits.write_stall_ms_max)
+    fn write_timeout(&self) -> Duration {
+        Duration::from_millis(self.service.engine.limits.write_stall_ms_max)
     }
 
     /// Returns the message at the front of the unprocessed bytes.
-    fn front(&self, boundary: &FrameLayout) -> &[u8] {
-        &self.buffer[self.processed..][..boundary.bytes]
+    fn front(&self, layout: &FrameLayout) -> &[u8] {
+        &self.buffer[self.processed..][..layout.bytes]
     }
 
     /// Wipes the message at the front of the buffer.
@@ -358,19 +368,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 }
 
 /// Decodes, executes and records a request. Returns its response after the record is kept.
-async fn answer(
-    desk: &ControlService,
-    heard: RequestInfo<'_>,
+async fn respond(
+    service: &ControlService,
+    info: RequestInfo<'_>,
     msgid: u32,
     message: &[u8],
-    boundary: &FrameLayout,
+    layout: &FrameLayout,
 ) -> Result<Vec<u8>, RpcError> {
     let mut out = Vec::with_capacity(1_024);
     response::start(&mut out, msgid);
-    let call = match Request::decode(message, boundary) {
-        Ok(Request::Control(call)) => Ok(call),
+    let request = match Request::decode(message, layout) {
+        Ok(Request::Control(request)) => Ok(request),
         Ok(Request::Info) => {
-            desk.info().encode(&mut out);
+            service.info().encode(&mut out);
             return Ok(out);
         }
         Ok(Request::Health) => {
@@ -383,26 +393,28 @@ async fn answer(
         )),
         Err(error) => Err(error.into()),
     };
-    let heard = RequestInfo {
-        call: call.as_ref().ok(),
-        ..heard
+
+    let info = RequestInfo {
+        request: request.as_ref().ok(),
+        ..info
     };
-    let done: Result<Applied, RpcError> = match &call {
-        Ok(call) => match desk.ready(call) {
-            Ok(()) => desk.answer(heard.principal, call, &mut out).await,
-            Err(failure) => Err(failure.to_rpc_error()),
+    let applied: Result<Applied, RpcError> = match &request {
+        Ok(request) => match service.check_ready(request) {
+            Ok(()) => service.handle(info.principal, request, &mut out).await,
+            Err(failure) => Err(failure.into()),
         },
         Err(error) => Err(error.clone()),
     };
-    let recording = desk.record(&heard, done.as_ref().map_err(|error| error.code));
-    match (recording.kept(false).await, done) {
+
+    let recording = service.record(&info, applied.as_ref().map_err(|error| error.code));
+    match (recording.wait_until_durable(false).await, applied) {
         (Err(_), Ok(_)) => Err(unrecorded()),
         (_, Err(error)) => Err(error),
         (Ok(()), Ok(_)) => Ok(out),
     }
 }
 
-fn method_of(head: Option<MessageHeader>) -> MethodLabel {
+fn method_label(head: Option<MessageHeader>) -> MethodLabel {
     match head {
         Some(MessageHeader::Request {
             method: Some(method),
@@ -412,19 +424,19 @@ fn method_of(head: Option<MessageHeader>) -> MethodLabel {
     }
 }
 
-/// Runs a request to completion in its own task, and waits for at most [`CALL_MAX`].
-async fn to_its_end<T: Send + 'static>(
-    call: impl Future<Output = Result<T, RpcError>> + Send + 'static,
+/// Runs a request to completion in its own task, and waits for at most [`REQUEST_TIME_MAX`].
+async fn run_to_completion<T: Send + 'static>(
+    request: impl Future<Output = Result<T, RpcError>> + Send + 'static,
 ) -> Result<T, RpcError> {
-    match timeout(CALL_MAX, tokio::spawn(call)).await {
-        Ok(Ok(answer)) => answer,
+    match timeout(REQUEST_TIME_MAX, tokio::spawn(request)).await {
+        Ok(Ok(result)) => result,
         Ok(Err(error)) => {
             static THROTTLE: LogThrottle = LogThrottle::new();
             if let Some(suppressed) = THROTTLE.record(std::time::Instant::now()) {
                 tracing::error!(
                     panicked = error.is_panic(),
                     suppressed,
-                    "a control call ended early"
+                    "a control request ended early"
                 );
             }
             Err(RpcError::new(
@@ -432,16 +444,19 @@ async fn to_its_end<T: Send + 'static>(
                 "internal error; the change may have been made",
             ))
         }
-        Err(_) => Err(late()),
+        Err(_) => Err(deadline_exceeded()),
     }
 }
 
-fn too_many() -> RpcError {
-    RpcError::new(ErrorCode::Unavailable, "too many calls wait for the store")
-        .retry_after_ms(CALLS_RETRY_MS)
+fn too_many_requests() -> RpcError {
+    RpcError::new(
+        ErrorCode::Unavailable,
+        "too many requests wait for the store",
+    )
+    .retry_after_ms(REQUESTS_RETRY_MS)
 }
 
-fn late() -> RpcError {
+fn deadline_exceeded() -> RpcError {
     RpcError::new(
         ErrorCode::DeadlineExceeded,
         "the store took too long; the change may have been made",
@@ -457,26 +472,30 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_runs_to_its_end_when_its_caller_waits_no_longer() {
+    async fn request_runs_to_completion_after_its_client_stops_waiting() {
         for (takes, code) in [
-            (CALL_MAX / 2, None),
-            (2 * CALL_MAX, Some(ErrorCode::DeadlineExceeded)),
+            (REQUEST_TIME_MAX / 2, None),
+            (2 * REQUEST_TIME_MAX, Some(ErrorCode::DeadlineExceeded)),
         ] {
-            let (begun, ended) = (Instant::now(), Arc::new(AtomicBool::new(false)));
+            let started = Instant::now();
+            let ended = Arc::new(AtomicBool::new(false));
             let end = Arc::clone(&ended);
-            let answer = to_its_end(async move {
+            let result = run_to_completion(async move {
                 sleep(takes).await;
                 end.store(true, Ordering::Relaxed);
                 Ok(())
             });
             assert_eq!(
-                answer.await.err().map(|error| error.code),
+                result.await.err().map(|error| error.code),
                 code,
                 "{takes:?}"
             );
-            assert_eq!(begun.elapsed().as_secs(), takes.min(CALL_MAX).as_secs());
+            assert_eq!(
+                started.elapsed().as_secs(),
+                takes.min(REQUEST_TIME_MAX).as_secs()
+            );
             assert_eq!(ended.load(Ordering::Relaxed), code.is_none());
-            sleep(2 * CALL_MAX).await;
+            sleep(2 * REQUEST_TIME_MAX).await;
             assert!(ended.load(Ordering::Relaxed), "{takes:?}");
         }
     }

@@ -86,7 +86,9 @@ impl<T> FairQueue<T> {
     /// Adds a flow with the credit of one round.
     pub(super) fn add(&mut self) -> FlowId {
         let index = self.free.pop().unwrap_or(self.flows.len());
-        let (credit, refilled, queue) = (self.quantum(), self.round, VecDeque::new());
+        let credit = self.quantum();
+        let refilled = self.round;
+        let queue = VecDeque::new();
         let is_listed = self.flows.get(index).is_some_and(|free| free.is_listed);
         let flow = FlowState {
             credit,
@@ -95,6 +97,7 @@ impl<T> FairQueue<T> {
             queue,
             is_listed,
         };
+
         match self.flows.get_mut(index) {
             Some(free) => *free = flow,
             None => self.flows.push(flow),
@@ -112,7 +115,8 @@ impl<T> FairQueue<T> {
     /// Returns true if a task of the flow can run now without being queued. This requires that the
     /// flow has credit and no queued task.
     pub(super) fn may_run(&mut self, id: FlowId) -> bool {
-        let (round, quantum) = (self.round, self.quantum());
+        let round = self.round;
+        let quantum = self.quantum();
         let flow = &mut self.flows[id.0];
         flow.refill(round, quantum);
         flow.credit > 0 && flow.queue.is_empty()
@@ -145,7 +149,8 @@ impl<T> FairQueue<T> {
     /// times the number of flows with queued tasks. A suspended thread or a flood of another
     /// principal therefore adds little to the delay.
     pub(super) fn charge(&mut self, id: FlowId, time: Duration) -> Option<Granted<T>> {
-        let (round, quantum) = (self.round, self.quantum());
+        let round = self.round;
+        let quantum = self.quantum();
         let nanos = time.min(CHARGE_MAX).as_nanos() as u64;
         let flow = &mut self.flows[id.0];
         flow.used += nanos;
@@ -164,7 +169,8 @@ impl<T> FairQueue<T> {
     /// remain queued, so that another round must follow.
     pub(super) fn begin_round(&mut self, mut grant: impl FnMut(Granted<T>)) -> bool {
         self.round += 1;
-        let (round, quantum) = (self.round, self.quantum());
+        let round = self.round;
+        let quantum = self.quantum();
         for _ in 0..self.listed.len() {
             let Some(index) = self.listed.pop_front() else {
                 break;
@@ -308,7 +314,8 @@ mod tests {
                 }
             }
             self.ready.extend(self.yielded.drain(..));
-            let (granted, ready) = (&mut self.granted, &mut self.ready);
+            let granted = &mut self.granted;
+            let ready = &mut self.ready;
             self.queue.begin_round(|next| {
                 granted.push(next.task);
                 ready.push_back(next.task);
@@ -380,7 +387,7 @@ mod tests {
         let mut queue = FairQueue::<Task>::new(1);
         let flow = queue.add();
         for _ in 0..1_000 {
-            queue.begin_round(|_| ());
+            queue.begin_round(|_: Granted<Task>| ());
         }
         let mut units = 0;
         while queue.may_run(flow) {
@@ -404,13 +411,13 @@ mod tests {
             assert!(queue.may_run(flow));
             queue.charge(flow, took);
             queue.push(flow, (0, 0));
-            let mut begun = 0;
+            let mut rounds_started = 0;
             let mut granted = 0;
             while granted == 0 {
                 queue.begin_round(|_| granted += 1);
-                begun += 1;
+                rounds_started += 1;
             }
-            assert_eq!(begun, rounds, "{took:?}");
+            assert_eq!(rounds_started, rounds, "{took:?}");
         }
     }
 
@@ -476,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn each_network_thread_gets_a_task() {
+    fn network_threads_get_a_task_each() {
         let mut queue = FairQueue::<Task>::new(4);
         let flow = queue.add();
         queue.charge(flow, us(200));

@@ -45,7 +45,7 @@ async fn a_flood_of_tasks_is_polled_as_often_as_the_neighbour() {
 }
 
 #[tokio::test]
-async fn every_task_of_a_principal_over_its_share_runs() {
+async fn tasks_of_a_principal_over_its_share_all_run() {
     NOW.set(Some(Instant::now()));
     let scheduler = NetworkScheduler::new(1);
     let flow = scheduler.flow();

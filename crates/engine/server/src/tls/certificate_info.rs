@@ -2,6 +2,7 @@
 //! fingerprints and expiry. This information is not secret.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use sha2::{Digest as _, Sha256};
@@ -23,15 +24,15 @@ const WARNING_DAYS: [i64; 3] = [30, 7, 1];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateInfo {
     /// The use of the certificate or list.
-    pub of: CertificateLabel,
+    pub label: CertificateLabel,
     /// SHA-256 digest of the DER encoding.
     pub fingerprint: [u8; 32],
     /// The common and alternative names of a certificate, or the issuer of a list. Printable.
     pub names: String,
     /// Start of the validity period, or `thisUpdate` of a list.
-    pub begins: OffsetDateTime,
+    pub valid_from: OffsetDateTime,
     /// `notAfter` of a certificate, or `nextUpdate` of a list, which is optional.
-    pub ends: Option<OffsetDateTime>,
+    pub expires_at: Option<OffsetDateTime>,
     /// Number of certificates that a list revokes. `None` for a certificate.
     pub revoked: Option<usize>,
 }
@@ -48,12 +49,13 @@ pub enum ExpiryStage {
 }
 
 impl CertificateInfo {
-    pub(super) fn certificate(of: CertificateLabel, der: &CertificateDer<'_>) -> Option<Self> {
+    pub(super) fn certificate(label: CertificateLabel, der: &CertificateDer<'_>) -> Option<Self> {
         let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
         let common_names = certificate.subject().iter_common_name();
         let mut names: Vec<String> = common_names
             .map(|name| name.as_str().unwrap_or(UNREADABLE).to_owned())
             .collect();
+
         if let Ok(Some(alternative)) = certificate.subject_alternative_name() {
             names.extend(
                 alternative
@@ -70,29 +72,30 @@ impl CertificateInfo {
                     }),
             );
         }
+
         names.dedup();
         let validity = certificate.validity();
         Some(Self {
-            of,
+            label,
             fingerprint: Sha256::digest(der).into(),
             names: printable(&names.join(", ")),
-            begins: validity.not_before.to_datetime(),
-            ends: Some(validity.not_after.to_datetime()),
+            valid_from: validity.not_before.to_datetime(),
+            expires_at: Some(validity.not_after.to_datetime()),
             revoked: None,
         })
     }
 
     pub(super) fn list(
-        of: CertificateLabel,
+        label: CertificateLabel,
         der: &CertificateRevocationListDer<'_>,
     ) -> Option<Self> {
         let (_, list) = CertificateRevocationList::from_der(der).ok()?;
         Some(Self {
-            of,
+            label,
             fingerprint: Sha256::digest(der).into(),
             names: printable(&list.issuer().to_string()),
-            begins: list.last_update().to_datetime(),
-            ends: list.next_update().map(|at| at.to_datetime()),
+            valid_from: list.last_update().to_datetime(),
+            expires_at: list.next_update().map(|at| at.to_datetime()),
             revoked: Some(list.iter_revoked_certificates().count()),
         })
     }
@@ -101,18 +104,21 @@ impl CertificateInfo {
     /// expiry, but not before a third of the lifetime is left. A certificate that is renewed every
     /// day therefore causes no 30-day warning.
     pub fn stage(&self, now: OffsetDateTime) -> ExpiryStage {
-        let Some(ends) = self.ends else {
+        let Some(expires_at) = self.expires_at else {
             return ExpiryStage::Good;
         };
-        let left = ends - now;
+        let left = expires_at - now;
+
         if left < Duration::ZERO {
             return ExpiryStage::Over;
         }
-        let third = (ends - self.begins) / 3;
+
+        let third = (expires_at - self.valid_from) / 3;
         let due = WARNING_DAYS
             .iter()
             .filter(|days| left <= Duration::days(**days).min(third))
             .count();
+
         if due == 0 {
             ExpiryStage::Good
         } else {
@@ -122,7 +128,7 @@ impl CertificateInfo {
 
     /// Returns the configuration key of the file that contains the certificate or list.
     pub fn key(&self) -> &'static str {
-        match self.of {
+        match self.label {
             CertificateLabel::Server => "tls.certificate",
             CertificateLabel::ClientCa => "tls.client_ca",
             CertificateLabel::ClientCrl => "tls.client_crl",
@@ -147,10 +153,13 @@ impl fmt::Display for CertificateInfo {
         if let Some(revoked) = self.revoked {
             write!(f, ", {revoked} revoked")?;
         }
+
         let now = OffsetDateTime::now_utc();
-        match self.ends {
-            Some(ends) if ends < now => write!(f, ", OVER since {}", second(ends))?,
-            Some(ends) => {
+        match self.expires_at {
+            Some(expires_at) if expires_at < now => {
+                write!(f, ", OVER since {}", second(expires_at))?
+            }
+            Some(expires_at) => {
                 let soon = if self.stage(now) == ExpiryStage::Good {
                     ""
                 } else {
@@ -159,8 +168,8 @@ impl fmt::Display for CertificateInfo {
                 write!(
                     f,
                     ", until {} ({} days{soon})",
-                    second(ends),
-                    (ends - now).whole_days()
+                    second(expires_at),
+                    (expires_at - now).whole_days()
                 )?;
             }
             None => write!(f, ", without an end")?,
@@ -171,7 +180,8 @@ impl fmt::Display for CertificateInfo {
 
 /// Formats a time, for example `2026-03-14 09:26:53 UTC`.
 pub(crate) fn second(at: OffsetDateTime) -> String {
-    let (date, time) = (at.date(), at.time());
+    let date = at.date();
+    let time = at.time();
     format!(
         "{date} {:02}:{:02}:{:02} UTC",
         time.hour(),
@@ -181,21 +191,28 @@ pub(crate) fn second(at: OffsetDateTime) -> String {
 }
 
 fn address(bytes: &[u8]) -> Option<String> {
-    let v4 = <[u8; 4]>::try_from(bytes).map(std::net::IpAddr::from);
-    let v6 = || <[u8; 16]>::try_from(bytes).map(std::net::IpAddr::from);
-    v4.or_else(|_| v6()).ok().map(|address| address.to_string())
+    let address = if let Ok(v4) = <[u8; 4]>::try_from(bytes) {
+        IpAddr::from(v4)
+    } else {
+        IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?)
+    };
+    Some(address.to_string())
 }
 
 /// Makes names safe for a log. An authority can put any bytes into a name.
 fn printable(names: &str) -> String {
-    let shown = |c: char| {
-        if c.is_alphanumeric() || c.is_ascii_graphic() || c == ' ' {
-            c
-        } else {
-            '?'
-        }
-    };
-    let mut text: String = names.chars().take(NAMES_MAX).map(shown).collect();
+    let mut text: String = names
+        .chars()
+        .take(NAMES_MAX)
+        .map(|c| {
+            if c.is_alphanumeric() || c.is_ascii_graphic() || c == ' ' {
+                c
+            } else {
+                '?'
+            }
+        })
+        .collect();
+
     if names.chars().nth(NAMES_MAX).is_some() {
         text.push_str("...");
     }
@@ -207,17 +224,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warnings_come_at_thirty_seven_and_one_day_or_a_third_of_a_short_life() {
+    fn expiry_warnings_are_due_at_30_7_and_1_days_or_a_third_of_a_short_lifetime() {
         let now = OffsetDateTime::now_utc();
-        let held = |lives: i64, left: i64| {
-            let ends = now + Duration::hours(left);
-            let (fingerprint, names) = ([0; 32], String::new());
+        let certificate = |lives: i64, left: i64| {
+            let expires_at = now + Duration::hours(left);
+            let fingerprint = [0; 32];
+            let names = String::new();
             CertificateInfo {
-                of: CertificateLabel::Server,
+                label: CertificateLabel::Server,
                 fingerprint,
                 names,
-                begins: ends - Duration::hours(lives),
-                ends: Some(ends),
+                valid_from: expires_at - Duration::hours(lives),
+                expires_at: Some(expires_at),
                 revoked: None,
             }
         };
@@ -237,15 +255,15 @@ mod tests {
             (24, 8, ExpiryStage::Warned(3)),
         ] {
             assert_eq!(
-                held(lives, left).stage(now),
+                certificate(lives, left).stage(now),
                 stage,
                 "lives {lives} h, {left} h left"
             );
         }
         assert_eq!(
             CertificateInfo {
-                ends: None,
-                ..held(24, 1)
+                expires_at: None,
+                ..certificate(24, 1)
             }
             .stage(now),
             ExpiryStage::Good
@@ -253,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_fit_for_a_log() {
+    fn logged_names_are_printable_and_bounded() {
         assert_eq!(printable("a\nb\u{202e}c"), "a?b?c");
         assert_eq!(printable(&"x".repeat(200)).len(), NAMES_MAX + 3);
         assert_eq!(address(&[127, 0, 0, 1]).unwrap(), "127.0.0.1");

@@ -34,13 +34,13 @@ enum FileProblem {
 
 /// The contents of all files.
 pub(crate) struct Files {
-    found: Vec<(PathBuf, FileContent)>,
+    contents: Vec<(PathBuf, FileContent)>,
     digest: [u8; 32],
 }
 
 impl Files {
     /// Reads each file once. Blocks.
-    pub(crate) fn look(tls: &Tls, control: Option<&ControlListen>) -> Self {
+    pub(crate) fn read(tls: &Tls, control: Option<&ControlListen>) -> Self {
         let data = [
             Some(&tls.certificate),
             Some(&tls.key),
@@ -49,14 +49,15 @@ impl Files {
         ];
         let control =
             control.map(|control| [control.client_ca.as_ref(), control.client_crl.as_ref()]);
-        let mut found: Vec<(PathBuf, FileContent)> = Vec::new();
+        let mut contents: Vec<(PathBuf, FileContent)> = Vec::new();
         let mut hash = Sha256::new();
+
         for path in data
             .into_iter()
             .chain(control.into_iter().flatten())
             .flatten()
         {
-            if found.iter().any(|(known, _)| known == path) {
+            if contents.iter().any(|(known, _)| known == path) {
                 continue;
             }
             let kind = if *path == tls.key {
@@ -64,7 +65,7 @@ impl Files {
             } else {
                 FileKind::Public
             };
-            let content = read(path, kind);
+            let content = read_file(path, kind);
             match &content {
                 Ok(bytes) => {
                     hash.update([1]);
@@ -77,10 +78,11 @@ impl Files {
                     hash.update(exposure.to_string());
                 }
             }
-            found.push((path.clone(), content));
+            contents.push((path.clone(), content));
         }
+
         Self {
-            found,
+            contents,
             digest: hash.finalize().into(),
         }
     }
@@ -93,23 +95,26 @@ impl Files {
 
     /// Returns the bytes of a file.
     pub(super) fn content(&self, key: &'static str, file: &Path) -> Result<&[u8], TlsError> {
-        let unreadable = |source| TlsError::Unreadable {
+        let source = match self.contents.iter().find(|(path, _)| path == file) {
+            Some((_, Ok(bytes))) => return Ok(bytes),
+            Some((_, Err(FileProblem::Exposed(exposure)))) => {
+                return Err(TlsError::Exposed {
+                    key,
+                    file: file.to_owned(),
+                    exposure: Arc::clone(exposure),
+                });
+            }
+            Some((_, Err(FileProblem::Unreadable(kind, text)))) => {
+                io::Error::new(*kind, text.clone())
+            }
+            None => io::ErrorKind::NotFound.into(),
+        };
+
+        Err(TlsError::Unreadable {
             key,
             file: file.to_owned(),
             source,
-        };
-        match self.found.iter().find(|(path, _)| path == file) {
-            Some((_, Ok(bytes))) => Ok(bytes),
-            Some((_, Err(FileProblem::Exposed(exposure)))) => Err(TlsError::Exposed {
-                key,
-                file: file.to_owned(),
-                exposure: Arc::clone(exposure),
-            }),
-            Some((_, Err(FileProblem::Unreadable(kind, text)))) => {
-                Err(unreadable(io::Error::new(*kind, text.clone())))
-            }
-            None => Err(unreadable(io::ErrorKind::NotFound.into())),
-        }
+        })
     }
 
     /// Returns every item of one kind in a PEM file. Fails if the file contains no such item.
@@ -135,7 +140,7 @@ impl Files {
 
 /// Reads a whole file of bounded size. Checks the open file and not the path, so that the file
 /// cannot be replaced in between.
-fn read(file: &Path, kind: FileKind) -> FileContent {
+fn read_file(file: &Path, kind: FileKind) -> FileContent {
     sealwire_service::trusted_file::read(file, kind, PEM_BYTES_MAX).map_err(|error| {
         match error.reason {
             FileErrorReason::Io(error) => FileProblem::Unreadable(error.kind(), error.to_string()),

@@ -64,7 +64,7 @@ impl Files {
         self.authority.issue(&leaf(Usage::Client, "relay")).unwrap()
     }
 
-    fn refusal(&self) -> String {
+    fn error_text(&self) -> String {
         load(&self.tls).unwrap_err().to_string()
     }
 }
@@ -85,7 +85,7 @@ pub(crate) fn list(authority: &Authority, revoked: &[&Issued], holds: time::Dura
         CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevokedCertParams,
         SerialNumber,
     };
-    let began = OffsetDateTime::now_utc() - time::Duration::hours(1);
+    let valid_from = OffsetDateTime::now_utc() - time::Duration::hours(1);
     let revoke = |issued: &&Issued| {
         let der = der(issued);
         let serial = x509_parser::parse_x509_certificate(&der)
@@ -95,14 +95,14 @@ pub(crate) fn list(authority: &Authority, revoked: &[&Issued], holds: time::Dura
             .to_vec();
         RevokedCertParams {
             serial_number: SerialNumber::from_slice(&serial),
-            revocation_time: began,
+            revocation_time: valid_from,
             reason_code: None,
             invalidity_date: None,
         }
     };
     let list = CertificateRevocationListParams {
-        this_update: began,
-        next_update: began + holds,
+        this_update: valid_from,
+        next_update: valid_from + holds,
         crl_number: SerialNumber::from_slice(&[1]),
         issuing_distribution_point: None,
         revoked_certs: revoked.iter().map(revoke).collect(),
@@ -199,7 +199,7 @@ fn a_caller_with_a_certificate_gets_tls13_and_post_quantum() {
 }
 
 #[test]
-fn every_handshake_is_a_full_one() {
+fn handshakes_never_resume_a_session() {
     let files = Files::new();
     let issued = files.client();
     for versions in [TLS13, TLS12] {
@@ -221,7 +221,7 @@ fn every_handshake_is_a_full_one() {
 }
 
 #[test]
-fn callers_without_a_good_certificate_are_refused() {
+fn clients_without_a_valid_certificate_are_rejected() {
     let files = Files::new();
     let tls = load(&files.tls).unwrap();
     let foreign = Files::new().client();
@@ -271,20 +271,21 @@ fn tls12_needs_the_switch() {
 }
 
 #[test]
-fn a_revoked_certificate_is_refused_and_others_are_not() {
+fn only_revoked_certificates_are_rejected() {
     let mut files = Files::new();
-    let (revoked, good) = (files.client(), files.client());
+    let revoked = files.client();
+    let good = files.client();
     let file = files.folder.path().join("crl.pem");
     files.tls.client_crl = Some(file.clone());
-    // A list that is past its time stays in force: it revokes what it revokes, and nobody else.
+    // An expired list stays in force.
     for holds in [time::Duration::days(1), time::Duration::minutes(1)] {
         std::fs::write(&file, list(&files.authority, &[&revoked], holds)).unwrap();
         let tls = load(&files.tls).unwrap();
         assert!(shake(&tls, client_config(&files, Some(&good), TLS13)).is_ok());
         assert!(shake(&tls, client_config(&files, Some(&revoked), TLS13)).is_err());
     }
-    // An authority without a list lets nobody in: one that got lost must not let the revoked back
-    // in.
+    // The clients of an authority without a list are rejected. A lost list must not restore access
+    // to clients with a revoked certificate.
     std::fs::write(
         &file,
         list(
@@ -297,11 +298,11 @@ fn a_revoked_certificate_is_refused_and_others_are_not() {
     let tls = load(&files.tls).unwrap();
     assert!(shake(&tls, client_config(&files, Some(&good), TLS13)).is_err());
     std::fs::write(&file, "nothing").unwrap();
-    assert!(files.refusal().contains("has no PEM revocation list"));
+    assert!(files.error_text().contains("has no PEM revocation list"));
 }
 
 #[test]
-fn what_is_held_is_told_without_secrets() {
+fn certificate_lines_contain_no_secret() {
     let mut files = Files::new();
     let file = files.folder.path().join("crl.pem");
     std::fs::write(
@@ -316,7 +317,7 @@ fn what_is_held_is_told_without_secrets() {
     files.tls.client_crl = Some(file);
     let lines: Vec<String> = super::load(&files.tls, None)
         .unwrap()
-        .held
+        .certificates
         .iter()
         .map(CertificateInfo::to_string)
         .collect();
@@ -343,11 +344,11 @@ fn what_is_held_is_told_without_secrets() {
 }
 
 #[test]
-fn the_end_of_the_certificate_is_told() {
+fn server_expiry_is_that_of_the_certificate() {
     let files = Files::new();
     let left = super::load(&files.tls, None)
         .unwrap()
-        .server_ends()
+        .server_expiry()
         .unwrap()
         - OffsetDateTime::now_utc();
     assert!(
@@ -357,7 +358,7 @@ fn the_end_of_the_certificate_is_told() {
 }
 
 #[test]
-fn wrong_files_are_refused_by_key_and_name() {
+fn invalid_files_are_rejected_with_key_and_name() {
     type Break = fn(&mut Files);
     let cases: &[(&str, Break, &str)] = &[
         (
@@ -431,7 +432,7 @@ fn wrong_files_are_refused_by_key_and_name() {
                 std::fs::write(&f.tls.certificate, &old.cert_pem).unwrap();
                 private(&f.tls.key, old.key_pem.expose());
             },
-            "which is not now",
+            "is not valid now",
         ),
         (
             "huge",
@@ -442,7 +443,7 @@ fn wrong_files_are_refused_by_key_and_name() {
     for (case, change, expected) in cases {
         let mut files = Files::new();
         change(&mut files);
-        let refused = files.refusal();
+        let refused = files.error_text();
         assert!(refused.starts_with("tls."), "{case}: {refused}");
         assert!(refused.contains(expected), "{case}: {refused}");
     }
@@ -455,7 +456,7 @@ fn labelled(label: &str) -> String {
 
 #[cfg(unix)]
 #[test]
-fn a_key_that_others_can_reach_is_refused() {
+fn key_file_that_other_users_can_access_is_rejected() {
     use std::os::unix::fs::PermissionsExt;
     let files = Files::new();
     for (mode, accepted) in [
@@ -507,10 +508,8 @@ fn an_authority_of_operators_without_a_list_is_not_that_of_all_callers() {
             .unwrap()
             .pem()
     };
-    let (all, own) = (
-        files.authority.cert_pem().to_owned(),
-        own.cert_pem().to_owned(),
-    );
+    let all = files.authority.cert_pem().to_owned();
+    let own = own.cert_pem().to_owned();
     let file = files.folder.path().join("operators.pem");
     for (case, callers, operators, good) in [
         ("another", &all, &own, true),

@@ -12,8 +12,10 @@ use std::time::Duration;
 use fjall::{Keyspace, KeyspaceCreateOptions, PersistMode, Readable as _, Slice, Snapshot};
 
 use super::keys::{
-    FENCE, Key, PostingKey, TermKey, behind, fence_key, map_of, parts, record_key, subject_key,
+    FENCE, Key, PostingKey, TermKey, fence_key, map_and_id, parse_map, past_prefix, record_key,
+    subject_key,
 };
+use super::manifest::{damage_in, io_error};
 use super::{Options, manifest, object_row, row};
 use sealwire_store::{MapId, ObjectId, ObjectRow, Row, SINGLE, StoreError, TokenId};
 
@@ -51,16 +53,12 @@ impl Drop for Lock {
 
 impl Lock {
     /// Creates the folder, readable only by its owner, and takes its lock.
-    pub(super) fn take(folder: &Path) -> Result<Self, StoreError> {
-        let io = |path: &Path, source| StoreError::Io {
-            path: path.to_owned(),
-            source,
-        };
+    pub(super) fn acquire(folder: &Path) -> Result<Self, StoreError> {
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(folder)
-            .map_err(|error| io(folder, error))?;
+            .map_err(|error| io_error(folder, error))?;
         let path = folder.join("lock");
         let mut file = OpenOptions::new()
             .read(true)
@@ -69,11 +67,11 @@ impl Lock {
             .truncate(false)
             .mode(0o600)
             .open(&path)
-            .map_err(|error| io(&path, error))?;
+            .map_err(|error| io_error(&path, error))?;
         let mut tries = 0;
-        while let Err(refused) = file.try_lock() {
+        while let Err(error) = file.try_lock() {
             tries += 1;
-            match refused {
+            match error {
                 // A process that is exiting, or a forked child before its exec, can hold the lock a
                 // moment longer.
                 TryLockError::WouldBlock if tries < LOCK_TRIES => std::thread::sleep(LOCK_PAUSE),
@@ -86,15 +84,33 @@ impl Lock {
                         process: process.trim().parse().ok(),
                     });
                 }
-                TryLockError::Error(error) => return Err(io(&path, error)),
+                TryLockError::Error(error) => return Err(io_error(&path, error)),
             }
         }
-        let named = file
+
+        let recorded = file
             .set_len(0)
             .and_then(|()| file.rewind())
             .and_then(|()| writeln!(file, "{}", std::process::id()));
-        named.map_err(|error| io(&path, error))?;
+        recorded.map_err(|error| io_error(&path, error))?;
         Ok(Self { file })
+    }
+}
+
+/// Opens or creates keyspaces.
+struct KeyspaceOpener<'a> {
+    database: &'a fjall::Database,
+    folder: &'a Path,
+}
+
+impl KeyspaceOpener<'_> {
+    /// Opens a keyspace. `bytes`: size of a memtable that is flushed to a file.
+    fn open(&self, name: &str, bytes: u64) -> Result<Keyspace, StoreError> {
+        self.database
+            .keyspace(name, || {
+                KeyspaceCreateOptions::default().max_memtable_size(bytes)
+            })
+            .map_err(|error| opening_error(self.folder, error))
     }
 }
 
@@ -126,53 +142,55 @@ impl Database {
     /// Opens or creates the database in `folder`, and reads its journals. Blocks.
     pub(super) fn open(folder: &Path, options: &Options) -> Result<Self, StoreError> {
         let folder = folder.join("database");
-        let failed = |error| opening_failed(&folder, error);
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&folder)
             .and_then(|()| std::fs::set_permissions(&folder, Permissions::from_mode(0o700)))
-            .map_err(|error| failed(error.into()))?;
+            .map_err(|error| opening_error(&folder, error.into()))?;
         manifest::check(&folder)?;
         let inner = fjall::Database::builder(&folder)
             .cache_size(options.cache_bytes)
             .max_journaling_size(JOURNAL_BYTES_MAX)
             .open()
-            .map_err(failed)?;
-        let keyspace = |name, bytes| {
-            inner
-                .keyspace(name, || {
-                    KeyspaceCreateOptions::default().max_memtable_size(bytes)
-                })
-                .map_err(failed)
+            .map_err(|error| opening_error(&folder, error))?;
+        let opener = KeyspaceOpener {
+            database: &inner,
+            folder: &folder,
         };
+
         // Rejects an unknown layout before a keyspace is created in the folder.
         let is_old = inner.keyspace_exists(FACTS);
         let layout = if is_old {
-            known_layout(&folder, &keyspace(FACTS, CONTROL_BUFFER_BYTES)?)?
+            known_layout(&folder, &opener.open(FACTS, CONTROL_BUFFER_BYTES)?)?
         } else {
             None
         };
+
         let database = Self {
-            rows: keyspace("rows", options.write_buffer_bytes)?,
-            fingerprints: keyspace("fingerprints", options.write_buffer_bytes)?,
-            token_subjects: keyspace("token_subjects", options.write_buffer_bytes)?,
-            records: keyspace("records", CONTROL_BUFFER_BYTES)?,
-            facts: keyspace(FACTS, CONTROL_BUFFER_BYTES)?,
-            objects: keyspace("objects", options.write_buffer_bytes)?,
-            object_unique: keyspace("object_unique", options.write_buffer_bytes)?,
-            object_terms: keyspace("object_terms", options.write_buffer_bytes)?,
-            object_subjects: keyspace("object_subjects", options.write_buffer_bytes)?,
+            rows: opener.open("rows", options.write_buffer_bytes)?,
+            fingerprints: opener.open("fingerprints", options.write_buffer_bytes)?,
+            token_subjects: opener.open("token_subjects", options.write_buffer_bytes)?,
+            records: opener.open("records", CONTROL_BUFFER_BYTES)?,
+            facts: opener.open(FACTS, CONTROL_BUFFER_BYTES)?,
+            objects: opener.open("objects", options.write_buffer_bytes)?,
+            object_unique: opener.open("object_unique", options.write_buffer_bytes)?,
+            object_terms: opener.open("object_terms", options.write_buffer_bytes)?,
+            object_subjects: opener.open("object_subjects", options.write_buffer_bytes)?,
             inner,
             folder: folder.clone(),
         };
+
         // Older layouts lack keyspaces and the entries of the index of subjects.
         if layout != Some(LAYOUT) {
-            let mut batch = database.batch();
+            let mut batch = database.start_batch();
             database.index_subjects(&mut batch)?;
             batch.insert(&database.facts, LAYOUT_KEY, LAYOUT.to_be_bytes());
-            batch.commit().map_err(failed)?;
+            batch
+                .commit()
+                .map_err(|error| opening_error(&database.folder, error))?;
         }
+
         Ok(database)
     }
 
@@ -180,8 +198,10 @@ impl Database {
     /// layout can have copied such objects to this store.
     fn index_subjects(&self, batch: &mut fjall::OwnedWriteBatch) -> Result<(), StoreError> {
         for entry in self.snapshot().iter(&self.objects) {
-            let (key, value) = entry.into_inner().map_err(|error| self.failed(error))?;
-            let (map, row) = self.decoded_object(&key, &value)?;
+            let (key, value) = entry
+                .into_inner()
+                .map_err(|error| self.database_error(error))?;
+            let (map, row) = self.decode_object(&key, &value)?;
             if let Some(subject) = row.subject {
                 batch.insert(
                     &self.object_subjects,
@@ -190,12 +210,13 @@ impl Database {
                 );
             }
         }
+
         Ok(())
     }
 
     /// Starts a batch of changes to any keyspaces. The changes of a batch become durable and
     /// visible together.
-    pub(super) fn batch(&self) -> fjall::OwnedWriteBatch {
+    pub(super) fn start_batch(&self) -> fjall::OwnedWriteBatch {
         // fdatasync also makes the journal's length durable; other file metadata is not needed.
         self.inner.batch().durability(Some(PersistMode::SyncData))
     }
@@ -206,44 +227,49 @@ impl Database {
     }
 
     pub(super) fn generation(&self, at: &Snapshot) -> Result<u64, StoreError> {
-        Ok(self.fact(at, GENERATION_KEY)?.map_or(0, u64::from_be_bytes))
+        Ok(self
+            .read_fact(at, GENERATION_KEY)?
+            .map_or(0, u64::from_be_bytes))
     }
 
     /// Returns the lowest generation that can use the objects of a map, if the map has a fence.
     pub(super) fn fence(&self, at: &Snapshot, map: MapId) -> Result<Option<u64>, StoreError> {
-        Ok(self.fact(at, fence_key(map))?.map(u64::from_be_bytes))
+        Ok(self.read_fact(at, fence_key(map))?.map(u64::from_be_bytes))
     }
 
     /// Returns the fences of all maps that have one.
     pub(super) fn fences(&self, at: &Snapshot) -> Result<Vec<(MapId, u64)>, StoreError> {
-        let fence = |entry: fjall::Guard| {
-            let (key, value) = entry.into_inner().map_err(|error| self.failed(error))?;
-            let map = key.strip_prefix(FENCE).and_then(map_of);
-            let generation = (*value).try_into().map(u64::from_be_bytes).ok();
-            map.zip(generation)
-                .ok_or_else(|| self.damaged("a fence of another form"))
-        };
-        at.prefix(&self.facts, FENCE).map(fence).collect()
+        at.prefix(&self.facts, FENCE)
+            .map(|entry: fjall::Guard| {
+                let (key, value) = entry
+                    .into_inner()
+                    .map_err(|error| self.database_error(error))?;
+                let map = key.strip_prefix(FENCE).and_then(parse_map);
+                let generation = (*value).try_into().map(u64::from_be_bytes).ok();
+                map.zip(generation)
+                    .ok_or_else(|| self.damage("a fence has an invalid form"))
+            })
+            .collect()
     }
 
-    fn fact<const N: usize>(
+    fn read_fact<const N: usize>(
         &self,
         at: &Snapshot,
         key: impl AsRef<[u8]>,
     ) -> Result<Option<[u8; N]>, StoreError> {
         let value = at
             .get(&self.facts, key)
-            .map_err(|error| self.failed(error))?;
+            .map_err(|error| self.database_error(error))?;
         value
             .map(|value| (*value).try_into())
             .transpose()
-            .map_err(|_| self.damaged("a number of another length"))
+            .map_err(|_| self.damage("a number has an invalid length"))
     }
 
     /// Returns every record.
     pub(super) fn records(&self, at: &Snapshot) -> Result<BTreeMap<String, Vec<u8>>, StoreError> {
         at.iter(&self.records)
-            .map(|entry| self.named(entry))
+            .map(|entry| self.decode_record(entry))
             .collect()
     }
 
@@ -252,11 +278,12 @@ impl Database {
         &self,
         at: &Snapshot,
     ) -> Result<BTreeMap<String, Vec<u8>>, StoreError> {
-        let (first, behind) = (record_key(SINGLE), record_key(&behind(SINGLE)));
+        let first = record_key(SINGLE);
+        let past = record_key(&past_prefix(SINGLE));
         let sides = at
             .range(&self.records, ..first)
-            .chain(at.range(&self.records, behind..));
-        sides.map(|entry| self.named(entry)).collect()
+            .chain(at.range(&self.records, past..));
+        sides.map(|entry| self.decode_record(entry)).collect()
     }
 
     /// Returns a page of the individually read records.
@@ -270,64 +297,82 @@ impl Database {
         let from = from.map_or(Bound::Included(record_key(SINGLE)), |after| {
             Bound::Excluded(record_key(after))
         });
-        let behind = record_key(&behind(SINGLE));
-        if matches!(&from, Bound::Excluded(after) if *after >= behind) {
+        let past = record_key(&past_prefix(SINGLE));
+        if matches!(&from, Bound::Excluded(after) if *after >= past) {
             return Ok(BTreeMap::new());
         }
-        let range = at.range(&self.records, (from, Bound::Excluded(behind)));
-        range.take(limit).map(|entry| self.named(entry)).collect()
+
+        let range = at.range(&self.records, (from, Bound::Excluded(past)));
+        range
+            .take(limit)
+            .map(|entry| self.decode_record(entry))
+            .collect()
     }
 
-    pub(super) fn record(&self, at: &Snapshot, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+    pub(super) fn find_record(
+        &self,
+        at: &Snapshot,
+        key: &str,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
         let found = at
             .get(&self.records, record_key(key))
-            .map_err(|error| self.failed(error))?;
+            .map_err(|error| self.database_error(error))?;
         Ok(found.map(|record| record.to_vec()))
     }
 
-    fn named(&self, entry: fjall::Guard) -> Result<(String, Vec<u8>), StoreError> {
-        let (key, record) = entry.into_inner().map_err(|error| self.failed(error))?;
+    fn decode_record(&self, entry: fjall::Guard) -> Result<(String, Vec<u8>), StoreError> {
+        let (key, record) = entry
+            .into_inner()
+            .map_err(|error| self.database_error(error))?;
         let key = str::from_utf8(&key)
             .ok()
             .and_then(|key| key.strip_prefix('/'));
-        let key = key.ok_or_else(|| self.damaged("a record under a key of another form"))?;
+        let key = key.ok_or_else(|| self.damage("the key of a record has an invalid form"))?;
         Ok((key.to_owned(), record.to_vec()))
     }
 
-    pub(super) fn row(&self, at: &Snapshot, key: &Key) -> Result<Option<Row>, StoreError> {
+    pub(super) fn find_row(&self, at: &Snapshot, key: &Key) -> Result<Option<Row>, StoreError> {
         let value = at
             .get(&self.rows, key)
-            .map_err(|error| self.failed(error))?;
+            .map_err(|error| self.database_error(error))?;
         value
-            .map(|value| self.decoded(key, &value).map(|(_, row)| row))
+            .map(|value| self.decode_row(key, &value).map(|(_, row)| row))
             .transpose()
     }
 
-    pub(super) fn holder(&self, at: &Snapshot, key: &Key) -> Result<Option<TokenId>, StoreError> {
+    pub(super) fn fingerprint_holder(
+        &self,
+        at: &Snapshot,
+        key: &Key,
+    ) -> Result<Option<TokenId>, StoreError> {
         let value = at
             .get(&self.fingerprints, key)
-            .map_err(|error| self.failed(error))?;
+            .map_err(|error| self.database_error(error))?;
         let id = value
             .map(|value| (*value).try_into().map(TokenId))
             .transpose();
-        id.map_err(|_| self.damaged("a fingerprint leads to no id"))
+        id.map_err(|_| self.damage("the entry of a fingerprint is not an id"))
     }
 
     /// Decodes an entry of `rows`.
-    pub(super) fn decoded(&self, key: &[u8], value: &Slice) -> Result<(MapId, Row), StoreError> {
+    pub(super) fn decode_row(&self, key: &[u8], value: &Slice) -> Result<(MapId, Row), StoreError> {
         let (map, id) =
-            parts(key).ok_or_else(|| self.damaged("a row under a key of another length"))?;
+            map_and_id(key).ok_or_else(|| self.damage("the key of a row has an invalid length"))?;
         let row =
-            row::decode(TokenId(id), value).map_err(|error| self.damaged(&error.to_string()))?;
+            row::decode(TokenId(id), value).map_err(|error| self.damage(&error.to_string()))?;
         Ok((map, row))
     }
 
-    pub(super) fn object(&self, at: &Snapshot, key: &Key) -> Result<Option<ObjectRow>, StoreError> {
+    pub(super) fn find_object(
+        &self,
+        at: &Snapshot,
+        key: &Key,
+    ) -> Result<Option<ObjectRow>, StoreError> {
         let value = at
             .get(&self.objects, key)
-            .map_err(|error| self.failed(error))?;
+            .map_err(|error| self.database_error(error))?;
         value
-            .map(|value| self.decoded_object(key, &value).map(|(_, row)| row))
+            .map(|value| self.decode_object(key, &value).map(|(_, row)| row))
             .transpose()
     }
 
@@ -339,29 +384,29 @@ impl Database {
     ) -> Result<Option<ObjectId>, StoreError> {
         let value = at
             .get(&self.object_unique, key)
-            .map_err(|error| self.failed(error))?;
+            .map_err(|error| self.database_error(error))?;
         let id = value
             .map(|value| (*value).try_into().map(ObjectId))
             .transpose();
-        id.map_err(|_| self.damaged("a unique term leads to no id"))
+        id.map_err(|_| self.damage("the entry of a unique term is not an id"))
     }
 
     /// Returns true if an object holds a term that is not unique.
     pub(super) fn holds_term(&self, at: &Snapshot, key: &PostingKey) -> Result<bool, StoreError> {
         at.contains_key(&self.object_terms, key)
-            .map_err(|error| self.failed(error))
+            .map_err(|error| self.database_error(error))
     }
 
     /// Decodes an entry of `objects`.
-    pub(super) fn decoded_object(
+    pub(super) fn decode_object(
         &self,
         key: &[u8],
         value: &Slice,
     ) -> Result<(MapId, ObjectRow), StoreError> {
-        let (map, id) =
-            parts(key).ok_or_else(|| self.damaged("an object under a key of another length"))?;
+        let (map, id) = map_and_id(key)
+            .ok_or_else(|| self.damage("the key of an object has an invalid length"))?;
         let row = object_row::decode(ObjectId(id), value)
-            .map_err(|error| self.damaged(&error.to_string()))?;
+            .map_err(|error| self.damage(&error.to_string()))?;
         Ok((map, row))
     }
 
@@ -394,12 +439,12 @@ impl Database {
     pub(super) fn check_writable(&self) -> Result<(), StoreError> {
         self.inner
             .persist(PersistMode::Buffer)
-            .map_err(|error| self.failed(error))
+            .map_err(|error| self.database_error(error))
     }
 
     /// Converts an error of an open database.
-    pub(super) fn failed(&self, error: fjall::Error) -> StoreError {
-        match opening_failed(&self.folder, error) {
+    pub(super) fn database_error(&self, error: fjall::Error) -> StoreError {
+        match opening_error(&self.folder, error) {
             StoreError::Io { path, source } => {
                 StoreError::Unavailable(format!("{}: {source}", path.display()))
             }
@@ -407,40 +452,34 @@ impl Database {
         }
     }
 
-    pub(super) fn damaged(&self, what: &str) -> StoreError {
-        StoreError::Damaged {
-            place: self.folder.display().to_string(),
-            what: what.to_owned(),
-        }
+    pub(super) fn damage(&self, what: &str) -> StoreError {
+        damage_in(&self.folder, what)
     }
 }
 
 /// Returns the layout that `facts` names. Returns `None` if the store was not completely created.
 fn known_layout(folder: &Path, facts: &Keyspace) -> Result<Option<u32>, StoreError> {
-    let damaged = |what: &str| StoreError::Damaged {
-        place: folder.display().to_string(),
-        what: what.to_owned(),
-    };
     let Some(value) = facts
         .get(LAYOUT_KEY)
-        .map_err(|error| opening_failed(folder, error))?
+        .map_err(|error| opening_error(folder, error))?
     else {
         return Ok(None);
     };
     let layout = (*value)
         .try_into()
         .map(u32::from_be_bytes)
-        .map_err(|_| damaged("a number of another length"))?;
+        .map_err(|_| damage_in(folder, "the number of the layout has an invalid length"))?;
     match layout {
         1..=LAYOUT => Ok(Some(layout)),
-        _ => Err(damaged(
-            "its layout is not one that this program knows; was it written by a newer one?",
+        _ => Err(damage_in(
+            folder,
+            "the layout is unknown to this version of sealwire; a newer version may have written it",
         )),
     }
 }
 
 /// Converts an error of opening the database.
-fn opening_failed(folder: &Path, error: fjall::Error) -> StoreError {
+fn opening_error(folder: &Path, error: fjall::Error) -> StoreError {
     match error {
         fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source)) => {
             StoreError::Io {
@@ -453,7 +492,7 @@ fn opening_failed(folder: &Path, error: fjall::Error) -> StoreError {
             process: None,
         },
         fjall::Error::Poisoned => StoreError::Unavailable(format!(
-            "{}: an earlier write failed; free space or mend the disk",
+            "{}: an earlier write failed; free space or repair the disk",
             folder.display()
         )),
         // The debug format shows the failed check and possibly the file, but never stored content.
@@ -469,16 +508,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dropped_lock_is_free_although_a_child_holds_a_copy() {
+    fn dropped_lock_is_free_although_a_child_holds_a_copy() {
         let folder = tempfile::tempdir().expect("makes one");
-        let lock = Lock::take(folder.path()).expect("free");
+        let lock = Lock::acquire(folder.path()).expect("free");
         let copy = lock.file.try_clone().expect("as a fork makes one");
         assert!(matches!(
-            Lock::take(folder.path()),
+            Lock::acquire(folder.path()),
             Err(StoreError::InUse { .. })
         ));
         drop(lock);
-        Lock::take(folder.path()).expect("free again");
+        Lock::acquire(folder.path()).expect("free again");
         drop(copy);
     }
 }

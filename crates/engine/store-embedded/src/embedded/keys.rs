@@ -7,18 +7,18 @@ use sealwire_store::{Fingerprint, MapId, ObjectId, SubjectId, Term, TokenId};
 pub(super) type Key = [u8; 24];
 
 pub(super) fn row_key(map: MapId, id: TokenId) -> Key {
-    key(map, id.0)
+    map_entry_key(map, id.0)
 }
 
 pub(super) fn fingerprint_key(map: MapId, fingerprint: Fingerprint) -> Key {
-    key(map, fingerprint.0)
+    map_entry_key(map, fingerprint.0)
 }
 
 pub(super) fn object_key(map: MapId, id: ObjectId) -> Key {
-    key(map, id.0)
+    map_entry_key(map, id.0)
 }
 
-pub(super) fn key(map: MapId, last: [u8; 16]) -> Key {
+pub(super) fn map_entry_key(map: MapId, last: [u8; 16]) -> Key {
     let mut key = [0; 24];
     key[..8].copy_from_slice(&map_key(map));
     key[8..].copy_from_slice(&last);
@@ -33,7 +33,7 @@ pub(super) fn map_key(map: MapId) -> [u8; 8] {
 }
 
 /// Returns the map of a key of [`map_key`]. Returns `None` if the length is wrong.
-pub(super) fn map_of(key: &[u8]) -> Option<MapId> {
+pub(super) fn parse_map(key: &[u8]) -> Option<MapId> {
     let (app, collection) = key.split_first_chunk()?;
     Some(MapId {
         app: u32::from_be_bytes(*app),
@@ -109,13 +109,13 @@ pub(super) fn record_key(key: &str) -> String {
 
 /// Returns the first key after all keys with the prefix `prefix`. The last byte of `prefix` must be
 /// ASCII.
-pub(super) fn behind(prefix: &str) -> String {
+pub(super) fn past_prefix(prefix: &str) -> String {
     let (kept, last) = prefix.split_at(prefix.len() - 1);
     format!("{kept}{}", char::from(last.as_bytes()[0] + 1))
 }
 
 /// Splits a row key into map and id. Returns `None` if the length is wrong.
-pub(super) fn parts(key: &[u8]) -> Option<(MapId, [u8; 16])> {
+pub(super) fn map_and_id(key: &[u8]) -> Option<(MapId, [u8; 16])> {
     let (map, id) = key.split_at_checked(8)?;
-    Some((map_of(map)?, id.try_into().ok()?))
+    Some((parse_map(map)?, id.try_into().ok()?))
 }

@@ -23,10 +23,11 @@ pub(super) fn check(database: &Path) -> Result<(), StoreError> {
     let keyspaces = database.join("keyspaces");
     let entries = match fs::read_dir(&keyspaces) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        entries => entries.map_err(|error| io(&keyspaces, error))?,
+        entries => entries.map_err(|error| io_error(&keyspaces, error))?,
     };
+
     for entry in entries {
-        let keyspace = entry.map_err(|error| io(&keyspaces, error))?.path();
+        let keyspace = entry.map_err(|error| io_error(&keyspaces, error))?.path();
         let current = keyspace.join(CURRENT);
         match fs::read(&current) {
             Ok(named) => check_one(&keyspace, &named)?,
@@ -35,15 +36,16 @@ pub(super) fn check(database: &Path) -> Result<(), StoreError> {
             {
                 if fs::read_dir(keyspace.join(TABLES)).is_ok_and(|mut files| files.next().is_some())
                 {
-                    return Err(damaged(
+                    return Err(damage_in(
                         &keyspace,
-                        "what names its list of files is missing",
+                        "the file `current`, which points to the list of files, is missing",
                     ));
                 }
             }
-            Err(error) => return Err(io(&current, error)),
+            Err(error) => return Err(io_error(&current, error)),
         }
     }
+
     Ok(())
 }
 
@@ -52,35 +54,40 @@ fn check_one(keyspace: &Path, current: &[u8]) -> Result<(), StoreError> {
         .split_first_chunk()
         .and_then(|(version, rest)| Some((version, rest.split_first_chunk()?)));
     let Some((version, (checksum, [XXH3_128]))) = parts else {
-        return Err(damaged(
+        return Err(damage_in(
             keyspace,
-            "what names its list of files has another form",
+            "the file `current`, which points to the list of files, has an invalid form",
         ));
     };
+
     let list = keyspace.join(format!("v{}", u64::from_le_bytes(*version)));
     let bytes = match fs::read(&list) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            return Err(damaged(keyspace, "its list of files is missing"));
+            return Err(damage_in(keyspace, "the list of files is missing"));
         }
-        bytes => bytes.map_err(|error| io(&list, error))?,
+        bytes => bytes.map_err(|error| io_error(&list, error))?,
     };
+
     if xxh3_128(&bytes) != u128::from_le_bytes(*checksum) {
-        return Err(damaged(
+        return Err(damage_in(
             keyspace,
-            "its list of files does not match its checksum",
+            "the list of files does not match its checksum",
         ));
     }
+
     Ok(())
 }
 
-fn damaged(keyspace: &Path, what: &str) -> StoreError {
+/// Returns the error of a damaged folder.
+pub(super) fn damage_in(folder: &Path, what: &str) -> StoreError {
     StoreError::Damaged {
-        place: keyspace.display().to_string(),
+        place: folder.display().to_string(),
         what: what.to_owned(),
     }
 }
 
-fn io(path: &Path, source: std::io::Error) -> StoreError {
+/// Returns the error of a path that cannot be read or written.
+pub(super) fn io_error(path: &Path, source: std::io::Error) -> StoreError {
     StoreError::Io {
         path: path.to_owned(),
         source,

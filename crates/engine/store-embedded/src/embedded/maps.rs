@@ -7,13 +7,13 @@ use fjall::Snapshot;
 use super::database::Database;
 use super::keys::{fingerprint_key, object_key, row_key};
 use super::walk::subject_entries;
-use super::write_batch::{RequestEdit, indexed};
+use super::write_batch::{RequestEdit, indexed_fingerprint};
 use sealwire_store::{
     Fingerprint, FoundRow, Group, MapId, ObjectChanges as _, Reseal, ResealEffect, Row,
     SECONDS_MAX, StoreError, SubjectId, TokenId, Written, check_time, fits_scan_bytes,
 };
 
-pub(super) fn write(
+pub(super) fn write_group(
     edit: &mut RequestEdit<'_>,
     now: u64,
     group: Group,
@@ -27,7 +27,9 @@ pub(super) fn write(
             return Ok(Written::SubjectsChanged);
         }
     }
-    let (mut answers, mut taken) = (Vec::with_capacity(group.rows.len()), Vec::new());
+
+    let mut results = Vec::with_capacity(group.rows.len());
+    let mut taken = Vec::new();
     for (index, row) in group.rows.into_iter().enumerate() {
         let holder = row
             .fingerprint
@@ -36,28 +38,32 @@ pub(super) fn write(
             .flatten();
         match holder {
             Some(holder) if holder.is_live(now) => {
-                answers.push(Some(holder));
+                results.push(Some(holder));
                 continue;
             }
-            Some(holder) => archive(edit, now, map, &holder),
+            Some(holder) => archive_row(edit, now, map, &holder),
             None => {}
         }
+
         if edit.row(map, row.id)?.is_some() {
             taken.push(index);
         } else {
-            edit.put(map, None, row);
+            edit.put_row(map, None, row);
         }
-        answers.push(None);
+
+        results.push(None);
     }
+
     if taken.is_empty() {
-        return Ok(Written::Done(answers));
+        return Ok(Written::Done(results));
     }
-    edit.forget();
+
+    edit.discard_changes();
     Ok(Written::Taken(taken))
 }
 
-pub(super) fn archive(edit: &mut RequestEdit<'_>, now: u64, map: MapId, row: &Row) {
-    edit.put(
+pub(super) fn archive_row(edit: &mut RequestEdit<'_>, now: u64, map: MapId, row: &Row) {
+    edit.put_row(
         map,
         Some(row),
         Row {
@@ -68,7 +74,7 @@ pub(super) fn archive(edit: &mut RequestEdit<'_>, now: u64, map: MapId, row: &Ro
     );
 }
 
-pub(super) fn delete(
+pub(super) fn delete_rows(
     edit: &mut RequestEdit<'_>,
     map: MapId,
     ids: &[TokenId],
@@ -77,11 +83,13 @@ pub(super) fn delete(
         .iter()
         .map(|id| edit.row(map, *id))
         .collect::<Result<Vec<_>, _>>()?;
-    rows.iter().flatten().for_each(|row| edit.remove(map, row));
+    rows.iter()
+        .flatten()
+        .for_each(|row| edit.remove_row(map, row));
     Ok(rows.iter().map(Option::is_some).collect())
 }
 
-pub(super) fn expire(
+pub(super) fn expire_rows(
     edit: &mut RequestEdit<'_>,
     now: u64,
     map: MapId,
@@ -89,13 +97,12 @@ pub(super) fn expire(
     expires: Option<u64>,
 ) -> Result<Vec<bool>, StoreError> {
     expires.map_or(Ok(()), check_time)?;
-    let live = |id: &TokenId| Ok(edit.row(map, *id)?.filter(|row| row.is_live(now)));
     let rows = ids
         .iter()
-        .map(live)
+        .map(|id: &TokenId| Ok(edit.row(map, *id)?.filter(|row| row.is_live(now))))
         .collect::<Result<Vec<_>, StoreError>>()?;
     for row in rows.iter().flatten() {
-        edit.put(
+        edit.put_row(
             map,
             Some(row),
             Row {
@@ -104,10 +111,11 @@ pub(super) fn expire(
             },
         );
     }
+
     Ok(rows.iter().map(Option::is_some).collect())
 }
 
-pub(super) fn reseal(
+pub(super) fn reseal_rows(
     edit: &mut RequestEdit<'_>,
     map: MapId,
     rows: &[Reseal<TokenId>],
@@ -120,7 +128,7 @@ pub(super) fn reseal(
         };
         let effect = row.effect(&stored.sealed);
         if effect == Some(ResealEffect::Replace) {
-            edit.put(
+            edit.put_row(
                 map,
                 Some(&stored),
                 Row {
@@ -129,22 +137,28 @@ pub(super) fn reseal(
                 },
             );
         }
+
         resealed.push(effect.is_some());
     }
+
     Ok(resealed)
 }
 
-pub(super) fn put(edit: &mut RequestEdit<'_>, rows: Vec<(MapId, Row)>) -> Result<(), StoreError> {
+pub(super) fn import_rows(
+    edit: &mut RequestEdit<'_>,
+    rows: Vec<(MapId, Row)>,
+) -> Result<(), StoreError> {
     rows.iter().try_for_each(|(_, row)| row.check_times())?;
     // First frees the fingerprints of replaced rows, because other new rows can have the same
     // fingerprints.
     for (map, row) in &rows {
         if let Some(old) = edit.row(*map, row.id)? {
-            edit.remove(*map, &old);
+            edit.remove_row(*map, &old);
         }
     }
+
     for (map, row) in rows {
-        let holder = indexed(&row)
+        let holder = indexed_fingerprint(&row)
             .map(|fingerprint| edit.fingerprint_holder(map, fingerprint))
             .transpose()?
             .flatten();
@@ -155,20 +169,23 @@ pub(super) fn put(edit: &mut RequestEdit<'_>, rows: Vec<(MapId, Row)>) -> Result
                 what,
             });
         }
-        edit.put(map, None, row);
+
+        edit.put_row(map, None, row);
     }
+
     Ok(())
 }
 
 /// Returns a page of the rows of an app's subject after `after`.
-pub(super) fn of_subject(
+pub(super) fn subject_page(
     database: &Database,
     (app, subject): (u32, SubjectId),
     after: Option<(MapId, TokenId)>,
     limit: usize,
 ) -> Result<Vec<(MapId, Row)>, StoreError> {
     let at = database.snapshot();
-    let (mut page, mut fits) = (Vec::new(), fits_scan_bytes());
+    let mut page = Vec::new();
+    let mut fits = fits_scan_bytes();
     let after = after.map(|(map, id)| (map, id.0));
     for entry in subject_entries(
         database,
@@ -179,20 +196,21 @@ pub(super) fn of_subject(
         limit,
     ) {
         let (map, id) = entry?;
-        let row = database.row(&at, &row_key(map, TokenId(id)))?;
+        let row = database.find_row(&at, &row_key(map, TokenId(id)))?;
         let row =
-            row.ok_or_else(|| database.damaged("a subject leads to a row that is not there"))?;
+            row.ok_or_else(|| database.damage("the index of subjects contains a missing row"))?;
         if !fits(row.sealed.len()) {
             break;
         }
         page.push((map, row));
     }
+
     Ok(page)
 }
 
 /// Removes the rows of `rows` that still belong to the subject under a key version below `version`.
 /// Returns their number.
-pub(super) fn erase(
+pub(super) fn erase_rows(
     edit: &mut RequestEdit<'_>,
     subject: SubjectId,
     version: u64,
@@ -200,43 +218,45 @@ pub(super) fn erase(
 ) -> Result<u64, StoreError> {
     let mut count = 0;
     for (map, id) in rows {
-        let is_due = |row: &Row| row.subject == Some(subject) && row.subject_version() < version;
-        let Some(row) = edit.row(*map, *id)?.filter(is_due) else {
+        let Some(row) = edit.row(*map, *id)? else {
             continue;
         };
-        edit.remove(*map, &row);
-        count += 1;
+        if row.subject == Some(subject) && row.subject_version() < version {
+            edit.remove_row(*map, &row);
+            count += 1;
+        }
     }
     Ok(count)
 }
 
-pub(super) fn get(
+pub(super) fn get_rows(
     database: &Database,
     now: u64,
     keys: &[(MapId, TokenId)],
 ) -> Result<Vec<Option<FoundRow>>, StoreError> {
     let at = database.snapshot();
     keys.iter()
-        .map(|(map, id)| live(database, &at, now, *map, *id))
+        .map(|(map, id)| live_row(database, &at, now, *map, *id))
         .collect()
 }
 
-pub(super) fn find(
+pub(super) fn find_rows(
     database: &Database,
     now: u64,
     keys: &[(MapId, Fingerprint)],
 ) -> Result<Vec<Option<FoundRow>>, StoreError> {
     let at = database.snapshot();
-    let find = |(map, fingerprint): &(MapId, Fingerprint)| {
-        let id = database.holder(&at, &fingerprint_key(*map, *fingerprint))?;
-        id.map_or(Ok(None), |id| live(database, &at, now, *map, id))
-    };
-    keys.iter().map(find).collect()
+    keys.iter()
+        .map(|(map, fingerprint): &(MapId, Fingerprint)| {
+            let id = database.fingerprint_holder(&at, &fingerprint_key(*map, *fingerprint))?;
+            id.map_or(Ok(None), |id| live_row(database, &at, now, *map, id))
+        })
+        .collect()
 }
 
 /// Returns a live row, and the key of its subject. A row counts as absent if the key has another
 /// version.
-fn live(
+fn live_row(
     database: &Database,
     at: &Snapshot,
     now: u64,
@@ -244,7 +264,7 @@ fn live(
     id: TokenId,
 ) -> Result<Option<FoundRow>, StoreError> {
     let Some(row) = database
-        .row(at, &row_key(map, id))?
+        .find_row(at, &row_key(map, id))?
         .filter(|row| row.is_live(now))
     else {
         return Ok(None);
@@ -255,7 +275,8 @@ fn live(
             subject_key: None,
         }));
     };
-    let key = database.object(at, &object_key(MapId::of_subjects(map.app), subject.row()))?;
+
+    let key = database.find_object(at, &object_key(MapId::of_subjects(map.app), subject.row()))?;
     let key = key.filter(|key| row.has_key(Some(key.version)));
     Ok(key.map(|key| FoundRow {
         row,

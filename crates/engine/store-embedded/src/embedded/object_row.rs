@@ -10,7 +10,7 @@
 
 use bytes::Bytes;
 
-use super::row::{self, Rest, length, put_tags};
+use super::row::{self, Rest, encode_length, flag_if, put_tags};
 use sealwire_store::{ObjectId, ObjectRow, SubjectId, Term};
 
 const FORMAT: u8 = 1;
@@ -38,15 +38,14 @@ impl From<row::Malformed> for Malformed {
 #[must_use]
 pub fn encode(object: &ObjectRow) -> Vec<u8> {
     let mut out = Vec::with_capacity(object.bytes());
-    let flag = |is: bool, flag| if is { flag } else { 0 };
     out.push(FORMAT);
     out.push(
-        flag(object.expires.is_some(), EXPIRES)
-            | flag(object.archived.is_some(), ARCHIVED)
-            | flag(object.subject.is_some(), SUBJECT)
-            | flag(!object.tags.is_empty(), TAGS)
-            | flag(!object.unique.is_empty(), UNIQUE)
-            | flag(!object.terms.is_empty(), TERMS),
+        flag_if(object.expires.is_some(), EXPIRES)
+            | flag_if(object.archived.is_some(), ARCHIVED)
+            | flag_if(object.subject.is_some(), SUBJECT)
+            | flag_if(!object.tags.is_empty(), TAGS)
+            | flag_if(!object.unique.is_empty(), UNIQUE)
+            | flag_if(!object.terms.is_empty(), TERMS),
     );
     out.extend(
         [object.version, object.created, object.updated]
@@ -74,7 +73,7 @@ fn put_terms(out: &mut Vec<u8>, terms: &[Term]) {
     if terms.is_empty() {
         return;
     }
-    out.extend(length(terms.len()));
+    out.extend(encode_length(terms.len()));
     for term in terms {
         out.extend(term.index.to_be_bytes());
         out.extend(term.hash);
@@ -89,31 +88,36 @@ pub fn decode(id: ObjectId, bytes: &[u8]) -> Result<ObjectRow, Malformed> {
     let mut rest = Rest(bytes);
     let [format, flags] = rest.array()?;
     if format != FORMAT {
-        return Err(Malformed("of a version that this program does not know"));
+        return Err(Malformed("of an unknown version"));
     }
+
     if flags & !(EXPIRES | ARCHIVED | SUBJECT | TAGS | UNIQUE | TERMS) != 0 {
-        return Err(Malformed("with flags that this program does not know"));
+        return Err(Malformed("with unknown flags"));
     }
-    let part = |flag| flags & flag != 0;
+
     Ok(ObjectRow {
         id,
         version: rest.u64()?,
         created: rest.u64()?,
         updated: rest.u64()?,
         key: rest.array()?,
-        expires: part(EXPIRES).then(|| rest.u64()).transpose()?,
-        archived: part(ARCHIVED).then(|| rest.u64()).transpose()?,
-        subject: part(SUBJECT)
+        expires: (flags & EXPIRES != 0).then(|| rest.u64()).transpose()?,
+        archived: (flags & ARCHIVED != 0).then(|| rest.u64()).transpose()?,
+        subject: (flags & SUBJECT != 0)
             .then(|| rest.array().map(SubjectId))
             .transpose()?,
-        tags: if part(TAGS) { rest.tags()? } else { Vec::new() },
-        unique: if part(UNIQUE) {
-            terms(&mut rest)?
+        tags: if flags & TAGS != 0 {
+            rest.tags()?
         } else {
             Vec::new()
         },
-        terms: if part(TERMS) {
-            terms(&mut rest)?
+        unique: if flags & UNIQUE != 0 {
+            read_terms(&mut rest)?
+        } else {
+            Vec::new()
+        },
+        terms: if flags & TERMS != 0 {
+            read_terms(&mut rest)?
         } else {
             Vec::new()
         },
@@ -121,11 +125,12 @@ pub fn decode(id: ObjectId, bytes: &[u8]) -> Result<ObjectRow, Malformed> {
     })
 }
 
-fn terms(rest: &mut Rest<'_>) -> Result<Vec<Term>, Malformed> {
+fn read_terms(rest: &mut Rest<'_>) -> Result<Vec<Term>, Malformed> {
     let count = rest.length()?;
     if count == 0 {
-        return Err(Malformed("that announces terms and has none"));
+        return Err(Malformed("with an empty list of terms"));
     }
+
     // Limits the allocation for a damaged count to the number that the bytes can contain.
     let mut terms = Vec::with_capacity(count.min(rest.0.len() / TERM_BYTES));
     for _ in 0..count {
@@ -134,6 +139,7 @@ fn terms(rest: &mut Rest<'_>) -> Result<Vec<Term>, Malformed> {
             hash: rest.array()?,
         });
     }
+
     Ok(terms)
 }
 
@@ -191,7 +197,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_object_comes_back_as_it_was(object in objects()) {
+        fn objects_survive_encoding(object in objects()) {
             prop_assert_eq!(decode(object.id, &encode(&object)), Ok(object));
         }
 
@@ -206,7 +212,7 @@ mod tests {
         }
 
         #[test]
-        fn an_object_with_a_changed_byte_has_one_form(
+        fn objects_with_a_changed_byte_have_one_form(
             object in objects(),
             at in any::<prop::sample::Index>(),
             change in 1_u8..,
@@ -221,7 +227,7 @@ mod tests {
         }
 
         #[test]
-        fn an_object_cut_before_its_sealed_part_is_rejected(object in objects(), at in any::<prop::sample::Index>()) {
+        fn objects_cut_before_the_sealed_part_are_rejected(object in objects(), at in any::<prop::sample::Index>()) {
             let bytes = encode(&object);
             let cut = at.index(bytes.len() - object.sealed.len());
             prop_assert_eq!(decode(object.id, &bytes[..cut]), Err(Malformed("that is cut short")));
@@ -298,16 +304,16 @@ mod tests {
             );
         };
         check(EXPIRES, b"\0\0\0\0\0\0\0", "that is cut short");
-        check(1 << 6, b"", "with flags that this program does not know");
-        check(1 << 7, b"", "with flags that this program does not know");
-        check(TAGS, b"\0\0\0\0", "that announces tags and has none");
+        check(1 << 6, b"", "with unknown flags");
+        check(1 << 7, b"", "with unknown flags");
+        check(TAGS, b"\0\0\0\0", "with an empty list of tags");
         check(
             TAGS,
             b"\0\0\0\x01\0\0\0\x01\xff",
             "with a tag that is not text",
         );
-        check(UNIQUE, b"\0\0\0\0", "that announces terms and has none");
-        check(TERMS, b"\0\0\0\0", "that announces terms and has none");
+        check(UNIQUE, b"\0\0\0\0", "with an empty list of terms");
+        check(TERMS, b"\0\0\0\0", "with an empty list of terms");
         check(TERMS, b"\xff\xff\xff\xff", "that is cut short");
         check(
             UNIQUE | TERMS,
@@ -316,7 +322,7 @@ mod tests {
         );
         for (bytes, why) in [
             (&b""[..], "that is cut short"),
-            (b"\x02\0", "of a version that this program does not know"),
+            (b"\x02\0", "of an unknown version"),
         ] {
             assert_eq!(decode(ObjectId([0; 16]), bytes), Err(Malformed(why)));
         }

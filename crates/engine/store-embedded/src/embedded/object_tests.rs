@@ -8,7 +8,7 @@ use fjall::{KeyspaceCreateOptions, PersistMode};
 use super::tests::patient;
 use super::*;
 use crate::embedded::keys::{object_key, posting_key, row_key, subject_key, term_key};
-use sealwire_store::suite::tokens::rows_of;
+use sealwire_store::contract_tests::tokens::rows_of;
 use sealwire_store::{
     Clause, MapView, ObjectChanges as _, ObjectGroup, ObjectId, ObjectRow, ObjectStore as _,
     ObjectWrite, ObjectsWritten, SubjectId, Term,
@@ -90,7 +90,7 @@ fn row(n: u8) -> Row {
 }
 
 #[tokio::test]
-async fn objects_terms_and_fences_are_there_after_a_close() {
+async fn objects_terms_and_fences_survive_a_close() {
     let folder = tempfile::tempdir().expect("makes one");
     let store = open(folder.path());
     assert_eq!(
@@ -279,7 +279,7 @@ async fn older_layouts_are_upgraded() {
 }
 
 #[tokio::test]
-async fn an_upgrade_finds_the_subjects_of_older_objects() {
+async fn upgrade_indexes_subjects_of_older_objects() {
     let folder = tempfile::tempdir().expect("makes one");
     let subject = SubjectId([7; 16]);
     let named = ObjectRow {
@@ -296,7 +296,7 @@ async fn an_upgrade_finds_the_subjects_of_older_objects() {
     );
     store.close().await;
     let database = Database::open(folder.path(), &Options::default()).expect("opens");
-    let mut batch = database.batch();
+    let mut batch = database.start_batch();
     batch.insert(&database.facts, "layout", 2_u32.to_be_bytes());
     batch.remove(
         &database.object_subjects,
@@ -316,7 +316,7 @@ async fn an_upgrade_finds_the_subjects_of_older_objects() {
 }
 
 #[test]
-fn an_unknown_layout_is_rejected_and_left_as_it_is() {
+fn unknown_layout_is_rejected_and_unchanged() {
     let cases: [&[u8]; 5] = [&[0, 0, 0, 0], &[0, 0, 0, 5], &[0xff; 4], &[0, 0, 2], &[]];
     for given in cases {
         let folder = tempfile::tempdir().expect("makes one");
@@ -332,7 +332,7 @@ fn an_unknown_layout_is_rejected_and_left_as_it_is() {
 }
 
 #[tokio::test]
-async fn damage_is_an_error_of_its_requests_only() {
+async fn damaged_objects_fail_only_their_requests() {
     let folder = tempfile::tempdir().expect("makes one");
     let store = open(folder.path());
     assert_eq!(
@@ -342,7 +342,7 @@ async fn damage_is_an_error_of_its_requests_only() {
     store.close().await;
     // Writes past the store, like a bug of this program or of a tool would.
     let database = Database::open(folder.path(), &Options::default()).expect("opens");
-    let mut batch = database.batch();
+    let mut batch = database.start_batch();
     batch.insert(
         &database.objects,
         object_key(MAP, ObjectId([9; 16])),
@@ -435,7 +435,7 @@ fn put_into(batch: &mut WriteBatch<'_>, old: Option<&ObjectRow>, new: ObjectRow)
 }
 
 #[test]
-fn a_batch_is_full_of_objects_as_of_rows() {
+fn batch_counts_objects_like_rows() {
     let folder = tempfile::tempdir().expect("makes one");
     let database = Database::open(folder.path(), &Options::default()).expect("opens");
     let terms = |count: u32| {
@@ -485,7 +485,7 @@ fn a_batch_is_full_of_objects_as_of_rows() {
         // Forgotten changes and failed edits leave no trace.
         let mut batch = WriteBatch::new(&database, 0);
         batch
-            .edit(|edit| edit.raise_fence(MAP, 1).map(|()| edit.forget()))
+            .edit(|edit| edit.raise_fence(MAP, 1).map(|()| edit.discard_changes()))
             .expect("reads");
         let failed: Result<(), _> = batch.edit(|edit| {
             edit.remove_object(MAP, &self::object(1));
@@ -496,7 +496,7 @@ fn a_batch_is_full_of_objects_as_of_rows() {
 }
 
 #[test]
-fn an_edit_sees_the_fences_of_earlier_edits() {
+fn edits_see_fences_of_earlier_edits() {
     let folder = tempfile::tempdir().expect("makes one");
     let database = Database::open(folder.path(), &Options::default()).expect("opens");
     let other = MapId {
@@ -560,7 +560,7 @@ fn unchanged_terms_are_not_written_again() {
 }
 
 #[test]
-fn the_backlog_is_that_of_the_busiest_keyspace() {
+fn backlog_is_the_maximum_of_all_keyspaces() {
     use fjall::AbstractTree as _;
     let folder = tempfile::tempdir().expect("makes one");
     let database = Database::open(folder.path(), &Options::default()).expect("opens");

@@ -9,7 +9,7 @@ use fjall::{Readable as _, Snapshot};
 
 use super::database::Database;
 use super::keys::{object_key, posting_id, posting_key, term_key};
-use super::walk::{count_by, list, next_map, scan, subject_entries};
+use super::walk::{count_by, list_page, next_map, scan_page, subject_entries};
 use super::write_batch::{RequestEdit, WriteBatch};
 use super::{EmbeddedStore, failed_groups};
 use sealwire_store::{
@@ -18,7 +18,7 @@ use sealwire_store::{
     apply_group, apply_put, check_fence, fit_page, fits_scan_bytes,
 };
 
-fn write(
+fn write_group(
     edit: &mut RequestEdit<'_>,
     now: u64,
     group: &ObjectGroup,
@@ -28,12 +28,12 @@ fn write(
         .try_for_each(|view| check_fence(view, edit.fence(view.map)?))?;
     let written = apply_group(edit, now, group)?;
     if written != ObjectsWritten::Done {
-        edit.forget();
+        edit.discard_changes();
     }
     Ok(written)
 }
 
-fn reseal(
+fn reseal_objects(
     edit: &mut RequestEdit<'_>,
     view: MapView,
     key: [u8; 5],
@@ -55,20 +55,22 @@ fn reseal(
             };
             edit.put_object(view.map, Some(&stored), new);
         }
+
         resealed.push(effect.is_some());
     }
+
     Ok(resealed)
 }
 
 /// Returns a snapshot. Fails if a fence rejects `view`.
-fn snapshot(database: &Database, view: MapView) -> Result<Snapshot, StoreError> {
+fn checked_snapshot(database: &Database, view: MapView) -> Result<Snapshot, StoreError> {
     let at = database.snapshot();
     check_fence(view, database.fence(&at, view.map)?)?;
     Ok(at)
 }
 
 /// Iterates, in the order of ids, over the objects after `after` that hold a non-unique term.
-fn holders<'a>(
+fn term_holders<'a>(
     database: &'a Database,
     at: &Snapshot,
     map: MapId,
@@ -82,12 +84,15 @@ fn holders<'a>(
     let last = Bound::Included(posting_key(map, term, ObjectId([0xff; 16])));
     at.range(&database.object_terms, (first, last))
         .map(|entry| {
-            let key = entry.key().map_err(|error| database.failed(error))?;
-            posting_id(&key).ok_or_else(|| database.damaged("a term under a key of another length"))
+            let key = entry
+                .key()
+                .map_err(|error| database.database_error(error))?;
+            posting_id(&key)
+                .ok_or_else(|| database.damage("the key of a term has an invalid length"))
         })
 }
 
-fn count(
+fn count_clause(
     database: &Database,
     at: &Snapshot,
     map: MapId,
@@ -103,17 +108,18 @@ fn count(
             count += 1;
         }
         if clause.shared {
-            for holder in holders(database, at, map, *term, None).take(cap - count) {
+            for holder in term_holders(database, at, map, *term, None).take(cap - count) {
                 holder?;
                 count += 1;
             }
         }
     }
+
     Ok(count)
 }
 
 /// Returns the first `limit` ids of a clause after `after`. Reads at most `limit` ids per term.
-fn ids(
+fn clause_ids(
     database: &Database,
     at: &Snapshot,
     map: MapId,
@@ -123,30 +129,35 @@ fn ids(
 ) -> Result<Vec<ObjectId>, StoreError> {
     // The lowest ids so far. An id enters a full set only if it is below the last id.
     let mut lowest = BTreeSet::new();
-    let is_behind =
-        |lowest: &BTreeSet<ObjectId>, id| lowest.len() >= limit && lowest.last() < Some(&id);
     for term in &clause.terms {
         if clause.unique {
             let holder = database.unique_holder(at, &term_key(map, *term))?;
-            lowest.extend(holder.filter(|id| Some(*id) > after && !is_behind(&lowest, *id)));
+            lowest.extend(holder.filter(|id| Some(*id) > after && !is_beyond(&lowest, limit, *id)));
         }
         if clause.shared {
-            for holder in holders(database, at, map, *term, after).take(limit) {
+            for holder in term_holders(database, at, map, *term, after).take(limit) {
                 let holder = holder?;
-                if is_behind(&lowest, holder) {
+                if is_beyond(&lowest, limit, holder) {
                     break;
                 }
                 lowest.insert(holder);
             }
         }
+
         while lowest.len() > limit {
             lowest.pop_last();
         }
     }
+
     Ok(lowest.into_iter().collect())
 }
 
-fn is_in(
+/// Returns true if a set of `limit` lowest ids is full and all of them are below `id`.
+fn is_beyond(lowest: &BTreeSet<ObjectId>, limit: usize, id: ObjectId) -> bool {
+    lowest.len() >= limit && lowest.last() < Some(&id)
+}
+
+fn matches_clause(
     database: &Database,
     at: &Snapshot,
     map: MapId,
@@ -164,7 +175,7 @@ fn is_in(
 }
 
 /// Returns a page of the objects of an app's subject after `after`.
-fn of_subject(
+fn subject_page(
     database: &Database,
     generation: u64,
     (app, subject): (u32, SubjectId),
@@ -172,7 +183,8 @@ fn of_subject(
     limit: usize,
 ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
     let at = database.snapshot();
-    let (mut page, mut fits) = (Vec::new(), fits_scan_bytes());
+    let mut page = Vec::new();
+    let mut fits = fits_scan_bytes();
     let after = after.map(|(map, id)| (map, id.0));
     for entry in subject_entries(
         database,
@@ -185,14 +197,15 @@ fn of_subject(
         let (map, id) = entry?;
         let id = ObjectId(id);
         check_fence(MapView { map, generation }, database.fence(&at, map)?)?;
-        let row = database.object(&at, &object_key(map, id))?;
+        let row = database.find_object(&at, &object_key(map, id))?;
         let row =
-            row.ok_or_else(|| database.damaged("a subject leads to an object that is not there"))?;
+            row.ok_or_else(|| database.damage("the index of subjects contains a missing object"))?;
         if !fits(row.sealed.len()) {
             break;
         }
         page.push((map, row));
     }
+
     Ok(page)
 }
 
@@ -204,15 +217,14 @@ impl ObjectStore for EmbeddedStore {
         groups: Vec<ObjectGroup>,
     ) -> Vec<Result<ObjectsWritten, StoreError>> {
         let count = groups.len();
-        let write = move |batch: &mut WriteBatch<'_>| {
+        self.run_write(move |batch: &mut WriteBatch<'_>| {
             groups
                 .iter()
-                .map(|group| batch.edit(|edit| write(edit, now, group)))
+                .map(|group| batch.edit(|edit| write_group(edit, now, group)))
                 .collect()
-        };
-        self.change(write)
-            .await
-            .unwrap_or_else(|error| failed_groups(count, error))
+        })
+        .await
+        .unwrap_or_else(|error| failed_groups(count, error))
     }
 
     async fn get_objects(
@@ -222,11 +234,13 @@ impl ObjectStore for EmbeddedStore {
         ids: &[ObjectId],
     ) -> Result<Vec<Option<ObjectRow>>, StoreError> {
         let ids = ids.to_vec();
-        self.read(move |database| {
-            let at = snapshot(database, view)?;
-            let object = |id| database.object(&at, &object_key(view.map, id));
+        self.run_read(move |database| {
+            let at = checked_snapshot(database, view)?;
             ids.into_iter()
-                .map(|id| Ok(object(id)?.filter(|row| row.is_live(now))))
+                .map(|id| {
+                    let object = database.find_object(&at, &object_key(view.map, id))?;
+                    Ok(object.filter(|row| row.is_live(now)))
+                })
                 .collect()
         })
         .await
@@ -239,13 +253,15 @@ impl ObjectStore for EmbeddedStore {
         cap: u32,
     ) -> Result<Vec<u32>, StoreError> {
         let clauses = clauses.to_vec();
-        self.read(move |database| {
-            let at = snapshot(database, view)?;
-            let count = |clause| count(database, &at, view.map, clause, cap as usize);
-            // A count is at most `cap`, which is a `u32`.
+        self.run_read(move |database| {
+            let at = checked_snapshot(database, view)?;
             clauses
                 .iter()
-                .map(|clause| count(clause).map(|count| count as u32))
+                .map(|clause| {
+                    let count = count_clause(database, &at, view.map, clause, cap as usize)?;
+                    // A count is at most `cap`, which is a `u32`.
+                    Ok(count as u32)
+                })
                 .collect()
         })
         .await
@@ -259,10 +275,10 @@ impl ObjectStore for EmbeddedStore {
         limit: usize,
     ) -> Result<Vec<ObjectId>, StoreError> {
         let clause = clause.clone();
-        self.read(move |database| {
-            ids(
+        self.run_read(move |database| {
+            clause_ids(
                 database,
-                &snapshot(database, view)?,
+                &checked_snapshot(database, view)?,
                 view.map,
                 &clause,
                 after,
@@ -278,9 +294,10 @@ impl ObjectStore for EmbeddedStore {
         clauses: &[Clause],
         ids: &[ObjectId],
     ) -> Result<Vec<bool>, StoreError> {
-        let (clauses, ids) = (clauses.to_vec(), ids.to_vec());
-        self.read(move |database| {
-            let at = snapshot(database, view)?;
+        let clauses = clauses.to_vec();
+        let ids = ids.to_vec();
+        self.run_read(move |database| {
+            let at = checked_snapshot(database, view)?;
             let mut matches = vec![true; ids.len()];
             for clause in &clauses {
                 for (id, is_match) in ids
@@ -288,9 +305,10 @@ impl ObjectStore for EmbeddedStore {
                     .zip(&mut matches)
                     .filter(|(_, is_match)| **is_match)
                 {
-                    *is_match = is_in(database, &at, view.map, clause, *id)?;
+                    *is_match = matches_clause(database, &at, view.map, clause, *id)?;
                 }
             }
+
             Ok(matches)
         })
         .await
@@ -304,15 +322,14 @@ impl ObjectStore for EmbeddedStore {
         limit: usize,
     ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError> {
         let filter = filter.clone();
-        let wanted = move |row: &ObjectRow| filter.matches(row.lifetime(), &row.tags);
-        self.read(move |database| {
-            list(
+        self.run_read(move |database| {
+            list_page(
                 database,
-                &snapshot(database, view)?,
+                &checked_snapshot(database, view)?,
                 view.map,
                 after,
                 limit,
-                wanted,
+                move |row: &ObjectRow| filter.matches(row.lifetime(), &row.tags),
             )
         })
         .await
@@ -326,8 +343,10 @@ impl ObjectStore for EmbeddedStore {
         after: Option<(MapId, ObjectId)>,
         limit: usize,
     ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
-        self.read(move |database| of_subject(database, generation, (app, subject), after, limit))
-            .await
+        self.run_read(move |database| {
+            subject_page(database, generation, (app, subject), after, limit)
+        })
+        .await
     }
 
     async fn sweep_objects(
@@ -349,8 +368,10 @@ impl ObjectStore for EmbeddedStore {
         after: Option<ObjectId>,
         limit: usize,
     ) -> Result<Page<BTreeMap<[u8; 5], u64>, ObjectId>, StoreError> {
-        self.read(move |database| count_by(database, map, after, limit, |row: &ObjectRow| row.key))
-            .await
+        self.run_read(move |database| {
+            count_by(database, map, after, limit, |row: &ObjectRow| row.key)
+        })
+        .await
     }
 
     async fn objects_of_other_keys(
@@ -360,15 +381,14 @@ impl ObjectStore for EmbeddedStore {
         after: Option<ObjectId>,
         limit: usize,
     ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError> {
-        let is_other = move |row: &ObjectRow| row.key != key;
-        let page = self.read(move |database| {
-            list(
+        let page = self.run_read(move |database| {
+            list_page(
                 database,
-                &snapshot(database, view)?,
+                &checked_snapshot(database, view)?,
                 view.map,
                 after,
                 limit,
-                is_other,
+                move |row: &ObjectRow| row.key != key,
             )
         });
         Ok(fit_page(page.await?, ObjectRow::bytes, |row| row.id))
@@ -381,12 +401,12 @@ impl ObjectStore for EmbeddedStore {
         rows: &[Reseal<ObjectId>],
     ) -> Result<Vec<bool>, StoreError> {
         let rows = rows.to_vec();
-        self.change(move |batch| batch.edit(|edit| reseal(edit, view, key, &rows)))
+        self.run_write(move |batch| batch.edit(|edit| reseal_objects(edit, view, key, &rows)))
             .await?
     }
 
     async fn next_object_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
-        self.read(move |database| next_map::<ObjectRow>(database, after))
+        self.run_read(move |database| next_map::<ObjectRow>(database, after))
             .await
     }
 
@@ -395,23 +415,23 @@ impl ObjectStore for EmbeddedStore {
         after: Option<(MapId, ObjectId)>,
         limit: usize,
     ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
-        self.read(move |database| scan(database, after, limit))
+        self.run_read(move |database| scan_page(database, after, limit))
             .await
     }
 
     async fn put_objects(&self, rows: &[(MapId, ObjectRow)]) -> Result<(), StoreError> {
         let rows = rows.to_vec();
-        self.change(move |batch| batch.edit(|edit| apply_put(edit, &rows)))
+        self.run_write(move |batch| batch.edit(|edit| apply_put(edit, &rows)))
             .await?
     }
 
     async fn raise_fence(&self, map: MapId, generation: u64) -> Result<(), StoreError> {
-        self.change(move |batch| batch.edit(|edit| edit.raise_fence(map, generation)))
+        self.run_write(move |batch| batch.edit(|edit| edit.raise_fence(map, generation)))
             .await?
     }
 
     async fn fences(&self) -> Result<Vec<(MapId, u64)>, StoreError> {
-        self.read(|database| database.fences(&database.snapshot()))
+        self.run_read(|database| database.fences(&database.snapshot()))
             .await
     }
 }

@@ -26,14 +26,13 @@ pub struct Malformed(pub(super) &'static str);
 pub fn encode(row: &Row) -> Vec<u8> {
     let tags: usize = row.tags.iter().map(|tag| 4 + tag.len()).sum();
     let mut out = Vec::with_capacity(62 + tags + row.sealed.len());
-    let flag = |is: bool, flag| if is { flag } else { 0 };
     out.push(VERSION);
     out.push(
-        flag(row.fingerprint.is_some(), FINGERPRINT)
-            | flag(row.expires.is_some(), EXPIRES)
-            | flag(row.archived.is_some(), ARCHIVED)
-            | flag(!row.tags.is_empty(), TAGS)
-            | flag(row.subject.is_some(), SUBJECT),
+        flag_if(row.fingerprint.is_some(), FINGERPRINT)
+            | flag_if(row.expires.is_some(), EXPIRES)
+            | flag_if(row.archived.is_some(), ARCHIVED)
+            | flag_if(!row.tags.is_empty(), TAGS)
+            | flag_if(row.subject.is_some(), SUBJECT),
     );
     out.extend(row.created.to_be_bytes());
     out.extend(row.fingerprint.iter().flat_map(|fingerprint| fingerprint.0));
@@ -49,21 +48,26 @@ pub fn encode(row: &Row) -> Vec<u8> {
     out
 }
 
+/// Returns `flag` if the part that it announces is present, or 0.
+pub(super) fn flag_if(is_present: bool, flag: u8) -> u8 {
+    if is_present { flag } else { 0 }
+}
+
 /// Appends tags, or nothing if `tags` is empty.
 pub(super) fn put_tags(out: &mut Vec<u8>, tags: &[String]) {
     if tags.is_empty() {
         return;
     }
-    out.extend(length(tags.len()));
+    out.extend(encode_length(tags.len()));
     for tag in tags {
-        out.extend(length(tag.len()));
+        out.extend(encode_length(tag.len()));
         out.extend_from_slice(tag.as_bytes());
     }
 }
 
-pub(super) fn length(length: usize) -> [u8; 4] {
+pub(super) fn encode_length(length: usize) -> [u8; 4] {
     u32::try_from(length)
-        .expect("a call of 4 GiB is refused long before")
+        .expect("requests are limited to less than 4 GiB")
         .to_be_bytes()
 }
 
@@ -75,22 +79,28 @@ pub fn decode(id: TokenId, bytes: &[u8]) -> Result<Row, Malformed> {
     let mut rest = Rest(bytes);
     let [version, flags] = rest.array()?;
     if version != VERSION {
-        return Err(Malformed("of a version that this program does not know"));
+        return Err(Malformed("of an unknown version"));
     }
+
     if flags & !(FINGERPRINT | EXPIRES | ARCHIVED | TAGS | SUBJECT) != 0 {
-        return Err(Malformed("with flags that this program does not know"));
+        return Err(Malformed("with unknown flags"));
     }
-    let part = |flag| flags & flag != 0;
+
     let created = rest.u64()?;
-    let fingerprint = part(FINGERPRINT)
+    let fingerprint = (flags & FINGERPRINT != 0)
         .then(|| rest.array().map(Fingerprint))
         .transpose()?;
-    let expires = part(EXPIRES).then(|| rest.u64()).transpose()?;
-    let archived = part(ARCHIVED).then(|| rest.u64()).transpose()?;
-    let subject = part(SUBJECT)
+    let expires = (flags & EXPIRES != 0).then(|| rest.u64()).transpose()?;
+    let archived = (flags & ARCHIVED != 0).then(|| rest.u64()).transpose()?;
+    let subject = (flags & SUBJECT != 0)
         .then(|| rest.array().map(SubjectId))
         .transpose()?;
-    let tags = if part(TAGS) { rest.tags()? } else { Vec::new() };
+    let tags = if flags & TAGS != 0 {
+        rest.tags()?
+    } else {
+        Vec::new()
+    };
+
     Ok(Row {
         id,
         fingerprint,
@@ -127,8 +137,9 @@ impl Rest<'_> {
     pub(super) fn tags(&mut self) -> Result<Vec<String>, Malformed> {
         let count = self.length()?;
         if count == 0 {
-            return Err(Malformed("that announces tags and has none"));
+            return Err(Malformed("with an empty list of tags"));
         }
+
         // Limits the allocation for a damaged count to the number that the bytes can contain.
         let mut tags = Vec::with_capacity(count.min(self.0.len() / 4));
         for _ in 0..count {
@@ -144,6 +155,7 @@ impl Rest<'_> {
                     .to_owned(),
             );
         }
+
         Ok(tags)
     }
 }
@@ -182,12 +194,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_row_comes_back_as_it_was(row in rows()) {
+        fn rows_survive_encoding(row in rows()) {
             prop_assert_eq!(decode(row.id, &encode(&row)), Ok(row));
         }
 
         #[test]
-        fn what_decodes_has_one_form(bytes in proptest::collection::vec(any::<u8>(), 0..100), flags in 0_u8..32) {
+        fn decoded_rows_have_one_form(bytes in proptest::collection::vec(any::<u8>(), 0..100), flags in 0_u8..32) {
             let id = TokenId([7; 16]);
             for bytes in [bytes.clone(), [&[VERSION, flags], bytes.as_slice()].concat()] {
                 if let Ok(row) = decode(id, &bytes) {
@@ -197,7 +209,7 @@ mod tests {
         }
 
         #[test]
-        fn a_row_cut_before_its_sealed_part_is_refused(row in rows(), at in any::<proptest::sample::Index>()) {
+        fn rows_cut_before_the_sealed_part_are_rejected(row in rows(), at in any::<proptest::sample::Index>()) {
             let bytes = encode(&row);
             let cut = at.index(bytes.len() - row.sealed.len());
             prop_assert_eq!(decode(row.id, &bytes[..cut]), Err(Malformed("that is cut short")));
@@ -246,17 +258,11 @@ mod tests {
             )
         };
         check(b"", "that is cut short");
-        check(
-            b"\x02\0\0\0\0\0\0\0\0\0",
-            "of a version that this program does not know",
-        );
-        check(
-            b"\x01\x20\0\0\0\0\0\0\0\0",
-            "with flags that this program does not know",
-        );
+        check(b"\x02\0\0\0\0\0\0\0\0\0", "of an unknown version");
+        check(b"\x01\x20\0\0\0\0\0\0\0\0", "with unknown flags");
         check(
             b"\x01\x08\0\0\0\0\0\0\0\0\0\0\0\0",
-            "that announces tags and has none",
+            "with an empty list of tags",
         );
         check(
             b"\x01\x08\0\0\0\0\0\0\0\0\xff\xff\xff\xff",

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use tokio::task::JoinSet;
 
 use super::*;
-use sealwire_store::suite;
-use sealwire_store::suite::tokens::rows_of;
+use sealwire_store::contract_tests;
+use sealwire_store::contract_tests::tokens::rows_of;
 
 const MAP: MapId = MapId {
     app: 1,
@@ -75,21 +75,21 @@ async fn open_empty() -> (Arc<dyn ControlStore>, tempfile::TempDir) {
 sealwire_store::control_promises!(open_empty);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn token_suite() {
+async fn token_contract_holds() {
     let folder = tempfile::tempdir().expect("makes one");
     let store = Arc::new(open(folder.path()));
-    suite::token_store(Arc::<EmbeddedStore>::clone(&store)).await;
-    suite::token_subjects(store).await;
+    contract_tests::token_store(Arc::<EmbeddedStore>::clone(&store)).await;
+    contract_tests::token_subjects(store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn object_suite() {
+async fn object_contract_holds() {
     let folder = tempfile::tempdir().expect("makes one");
-    suite::object_store(Arc::new(open(folder.path()))).await;
+    contract_tests::object_store(Arc::new(open(folder.path()))).await;
 }
 
 #[tokio::test]
-async fn what_is_written_is_there_after_a_close() {
+async fn rows_survive_a_close() {
     let folder = tempfile::tempdir().expect("makes one");
     let folder = folder.path().join("state");
     let store = open(&folder);
@@ -144,7 +144,7 @@ async fn what_is_written_is_there_after_a_close() {
 }
 
 #[tokio::test]
-async fn a_folder_serves_one_store_at_a_time() {
+async fn folder_serves_one_store_at_a_time() {
     let folder = tempfile::tempdir().expect("makes one");
     let store = open(folder.path());
     let error = EmbeddedStore::open(folder.path(), &Options::default()).expect_err("in use");
@@ -162,7 +162,7 @@ async fn a_folder_serves_one_store_at_a_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_at_once_agree_on_one_row_per_fingerprint() {
+async fn concurrent_requests_write_one_row_per_fingerprint() {
     let folder = tempfile::tempdir().expect("makes one");
     let store = Arc::new(open(folder.path()));
     let mut calls = JoinSet::new();
@@ -187,14 +187,14 @@ async fn calls_at_once_agree_on_one_row_per_fingerprint() {
 }
 
 #[tokio::test]
-async fn a_row_that_is_damaged_is_an_error_of_its_call_only() {
+async fn damaged_row_fails_only_its_request() {
     let folder = tempfile::tempdir().expect("makes one");
     let store = open(folder.path());
     write(&store, vec![row(1, Some(1))]).await.expect("writes");
     store.close().await;
     // Writes past the store, like a bug of this program or of a tool would.
     let database = Database::open(folder.path(), &Options::default()).expect("opens");
-    let mut batch = database.batch();
+    let mut batch = database.start_batch();
     batch.insert(
         &database.rows,
         keys::row_key(MAP, TokenId([9; 16])),
@@ -253,7 +253,7 @@ async fn a_row_that_is_damaged_is_an_error_of_its_call_only() {
 /// After any single byte of any file is changed, opening and every request either succeed or name
 /// the damage.
 #[tokio::test]
-async fn damaged_files_are_refused_or_read_as_they_were() {
+async fn damaged_files_are_rejected_or_read_unchanged() {
     let folder = tempfile::tempdir().expect("makes one");
     let options = Options {
         write_buffer_bytes: 4 << 10,
@@ -307,7 +307,7 @@ async fn damaged_files_are_refused_or_read_as_they_were() {
 }
 
 #[tokio::test]
-async fn a_list_of_files_that_is_damaged_is_refused_before_it_is_trusted() {
+async fn damaged_list_of_files_is_rejected_before_use() {
     let folder = tempfile::tempdir().expect("makes one");
     let store = open(folder.path());
     write(&store, vec![row(1, None)]).await.expect("writes");
@@ -335,7 +335,7 @@ async fn a_list_of_files_that_is_damaged_is_refused_before_it_is_trusted() {
 }
 
 #[tokio::test]
-async fn files_without_what_names_their_list_are_refused() {
+async fn files_without_a_pointer_to_their_list_are_rejected() {
     let folder = tempfile::tempdir().expect("makes one");
     open(folder.path()).close().await;
     let keyspace = folder.path().join("database/keyspaces/1");
@@ -362,7 +362,7 @@ fn without_tables(store: &EmbeddedStore, folder: &Path) -> (PathBuf, PathBuf) {
     let flushing = database.rows.tree.get_flush_lock();
     fs::rename(&tables, &away).expect("is there");
     for number in 100..103 {
-        let mut batch = database.batch();
+        let mut batch = database.start_batch();
         let row = row(number, None);
         batch.insert(
             &database.rows,
@@ -378,18 +378,18 @@ fn without_tables(store: &EmbeddedStore, folder: &Path) -> (PathBuf, PathBuf) {
 }
 
 async fn in_time<T>(mut tried: impl AsyncFnMut() -> Result<T, StoreError>) -> T {
-    let give_up = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         match tried().await {
             Ok(done) => return done,
-            Err(error) => assert!(Instant::now() < give_up, "{error}"),
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
 #[tokio::test]
-async fn a_database_that_could_not_write_its_tables_is_mended() {
+async fn database_reopens_after_failed_flushes() {
     let folder = tempfile::tempdir().expect("makes one");
     let options = Options {
         timeout: Duration::from_millis(500),
@@ -410,7 +410,7 @@ async fn a_database_that_could_not_write_its_tables_is_mended() {
 }
 
 #[tokio::test]
-async fn who_only_reads_has_a_closed_database_mended() {
+async fn reads_reopen_a_closed_database() {
     let folder = tempfile::tempdir().expect("makes one");
     let store = open(folder.path());
     write(&store, vec![row(1, None)]).await.expect("writes");
@@ -423,10 +423,10 @@ async fn who_only_reads_has_a_closed_database_mended() {
     let list = folder.path().join("database/keyspaces/4/current");
     let whole = fs::read(&list).expect("is there");
     fs::write(&list, "damaged").expect("writes");
-    let give_up = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(60);
     let first = [(MAP, row(1, None).id)];
     while store.get(10, &first).await.is_ok() {
-        assert!(Instant::now() < give_up, "it is not closed");
+        assert!(Instant::now() < deadline, "it is not closed");
         let _ = write(&store, vec![row(2, None)]).await;
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -438,7 +438,7 @@ async fn who_only_reads_has_a_closed_database_mended() {
 }
 
 #[tokio::test]
-async fn what_a_thread_did_not_come_to_at_its_end_is_refused_as_closed() {
+async fn requests_left_at_shutdown_fail_as_closed() {
     let folder = tempfile::tempdir().expect("makes one");
     let store = EmbeddedStore::open(
         folder.path(),
@@ -451,19 +451,37 @@ async fn what_a_thread_did_not_come_to_at_its_end_is_refused_as_closed() {
     let (done, _) = oneshot::channel();
     let (free, held) = std::sync::mpsc::channel::<()>();
     let job: ReadJob = Box::new(move |_| held.recv().expect("is told"));
-    assert!(store.threads.readers.try_send(Order::Work(job)).is_ok());
-    assert!(store.threads.readers.try_send(Order::End(done)).is_ok());
+    assert!(
+        store
+            .threads
+            .readers
+            .try_send(ThreadMessage::Job(job))
+            .is_ok()
+    );
+    assert!(
+        store
+            .threads
+            .readers
+            .try_send(ThreadMessage::ShutDown(done))
+            .is_ok()
+    );
     let (got, ()) = tokio::join!(store.get(10, &[]), async { free.send(()).expect("waits") });
 
     let (done, _) = oneshot::channel();
     let free = occupy_writer(&store);
-    assert!(store.threads.writer.try_send(Order::End(done)).is_ok());
+    assert!(
+        store
+            .threads
+            .writer
+            .try_send(ThreadMessage::ShutDown(done))
+            .is_ok()
+    );
     let (written, ()) = tokio::join!(write(&store, vec![row(1, None)]), async {
         free.send(()).expect("waits")
     });
     for error in [got.expect_err("it ends"), written.expect_err("it ends")] {
         assert!(
-            matches!(&error, StoreError::Unavailable(why) if why == "it is closed"),
+            matches!(&error, StoreError::Unavailable(why) if why == "the database is closed"),
             "{error}"
         );
     }
@@ -474,12 +492,18 @@ async fn what_a_thread_did_not_come_to_at_its_end_is_refused_as_closed() {
 fn occupy_writer(store: &EmbeddedStore) -> std::sync::mpsc::Sender<()> {
     let (free, held) = std::sync::mpsc::channel();
     let job: WriteJob = Box::new(move |_| Box::new(move |_| held.recv().unwrap_or_default()));
-    assert!(store.threads.writer.try_send(Order::Work(job)).is_ok());
+    assert!(
+        store
+            .threads
+            .writer
+            .try_send(ThreadMessage::Job(job))
+            .is_ok()
+    );
     free
 }
 
 #[tokio::test]
-async fn a_write_that_took_too_long_fails_and_can_still_take_effect() {
+async fn late_write_fails_and_can_still_take_effect() {
     let folder = tempfile::tempdir().expect("makes one");
     let options = Options {
         timeout: Duration::from_millis(20),

@@ -26,9 +26,9 @@ use super::write_batch::WriteBatch;
 use sealwire_store::StoreError;
 
 /// Maximum number of requests queued for a thread. Further requests wait for space in the queue.
-const WAITING_MAX: usize = 1_024;
+const QUEUE_MAX: usize = 1_024;
 /// Minimum time between two attempts to reopen a failed database.
-const MEND_PAUSE: Duration = Duration::from_secs(1);
+const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 /// Free space required to reopen, in addition to a copy of the largest journal, because the
 /// database creates files when it opens.
 const PROBE_BYTES: u64 = 4 << 20;
@@ -49,10 +49,10 @@ pub(super) type WriteJob =
 pub(super) type ReadJob = Box<dyn FnOnce(Result<&Database, &str>) + Send>;
 
 /// A message to a thread.
-pub(super) enum Order<J> {
-    Work(J),
+pub(super) enum ThreadMessage<J> {
+    Job(J),
     /// Ends the thread after the queued work, then notifies the sender.
-    End(oneshot::Sender<()>),
+    ShutDown(oneshot::Sender<()>),
 }
 
 pub(super) struct ThreadState {
@@ -69,7 +69,7 @@ impl ThreadState {
     }
 
     /// Returns the folder of the database's journals.
-    fn journals(&self) -> PathBuf {
+    fn journal_folder(&self) -> PathBuf {
         self.folder.join("database")
     }
 
@@ -80,8 +80,8 @@ impl ThreadState {
             .unwrap_or_else(PoisonError::into_inner) = database;
     }
 
-    fn open(&self) -> Result<(), StoreError> {
-        remove_copies(&self.journals());
+    fn open_database(&self) -> Result<(), StoreError> {
+        remove_copies(&self.journal_folder());
         let database = Database::open(&self.folder, &self.options)?;
         let generation = database.generation(&database.snapshot())?;
         self.set_database(Some(database));
@@ -94,51 +94,59 @@ impl ThreadState {
 /// Handles to the threads.
 pub(super) struct Threads {
     pub(super) shared: Arc<ThreadState>,
-    pub(super) writer: mpsc::Sender<Order<WriteJob>>,
-    pub(super) readers: mpsc::Sender<Order<ReadJob>>,
+    pub(super) writer: mpsc::Sender<ThreadMessage<WriteJob>>,
+    pub(super) readers: mpsc::Sender<ThreadMessage<ReadJob>>,
 }
 
 impl Threads {
     /// Takes the lock, opens the database on the writer thread, and starts the reader threads.
     /// Blocks.
     pub(super) fn start(folder: &Path, options: &Options) -> Result<Self, StoreError> {
-        let lock = Lock::take(folder)?;
+        let lock = Lock::acquire(folder)?;
         let shared = Arc::new(ThreadState {
             folder: folder.to_owned(),
             options: options.clone(),
             database: RwLock::new(None),
             generation: watch::Sender::new(0),
         });
-        let (opened, opening) = std::sync::mpsc::channel();
-        let (writer, jobs) = mpsc::channel(WAITING_MAX);
+        let (open_sender, open_result) = std::sync::mpsc::channel();
+        let (writer, jobs) = mpsc::channel(QUEUE_MAX);
         let state = Writer {
             shared: shared.clone(),
             jobs,
-            fault: None,
+            failure: None,
             _lock: lock,
         };
-        spawn(folder, "store-write", move || {
-            match state.shared.open() {
+
+        spawn_thread(folder, "store-write", move || {
+            match state.shared.open_database() {
                 Ok(()) => {
-                    let _ = opened.send(Ok(()));
-                    state.run();
+                    let _ = open_sender.send(Ok(()));
+                    state.run_writer();
                 }
                 Err(error) => {
                     // Releases the folder before the error is reported.
                     drop(state);
-                    let _ = opened.send(Err(error));
+                    let _ = open_sender.send(Err(error));
                 }
             }
         })?;
         // The channel closes without a result if the database panics on its files.
-        opening.recv().unwrap_or_else(|_| Err(damaged(folder)))?;
+        open_result
+            .recv()
+            .unwrap_or_else(|_| Err(panic_error(folder)))?;
 
-        let (readers, jobs) = mpsc::channel(WAITING_MAX);
+        let (readers, jobs) = mpsc::channel(QUEUE_MAX);
         let jobs = Arc::new(Mutex::new(jobs));
         for _ in 0..options.readers.get() {
-            let (shared, jobs, writer) = (shared.clone(), jobs.clone(), writer.downgrade());
-            spawn(folder, "store-read", move || read(&shared, &jobs, &writer))?;
+            let shared = shared.clone();
+            let jobs = jobs.clone();
+            let writer = writer.downgrade();
+            spawn_thread(folder, "store-read", move || {
+                run_reader(&shared, &jobs, &writer)
+            })?;
         }
+
         Ok(Self {
             shared,
             writer,
@@ -147,22 +155,37 @@ impl Threads {
     }
 
     /// Finishes all earlier requests, closes the database and releases its lock.
-    pub(super) async fn end(&self) {
+    pub(super) async fn shut_down(&self) {
         // Ends the readers first, because the writer closes the database that they read.
         for _ in 0..self.shared.options.readers.get() {
             let (done, wait) = oneshot::channel();
-            if self.readers.send(Order::End(done)).await.is_ok() {
+            if self
+                .readers
+                .send(ThreadMessage::ShutDown(done))
+                .await
+                .is_ok()
+            {
                 let _ = wait.await;
             }
         }
+
         let (done, wait) = oneshot::channel();
-        if self.writer.send(Order::End(done)).await.is_ok() {
+        if self
+            .writer
+            .send(ThreadMessage::ShutDown(done))
+            .await
+            .is_ok()
+        {
             let _ = wait.await;
         }
     }
 }
 
-fn spawn(folder: &Path, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), StoreError> {
+fn spawn_thread(
+    folder: &Path,
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<(), StoreError> {
     let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
     spawned.map(drop).map_err(|source| StoreError::Io {
         path: folder.to_owned(),
@@ -171,38 +194,35 @@ fn spawn(folder: &Path, name: &str, run: impl FnOnce() + Send + 'static) -> Resu
 }
 
 /// Returns the error for a panic within the database.
-pub(super) fn damaged(folder: &Path) -> StoreError {
-    let what = "the database gave up on what it read".to_owned();
+pub(super) fn panic_error(folder: &Path) -> StoreError {
+    let what = "the database panicked on the files of the store".to_owned();
     StoreError::Damaged {
         place: folder.display().to_string(),
         what,
     }
 }
 
-fn read(
+fn run_reader(
     shared: &ThreadState,
-    jobs: &Mutex<mpsc::Receiver<Order<ReadJob>>>,
-    writer: &mpsc::WeakSender<Order<WriteJob>>,
+    jobs: &Mutex<mpsc::Receiver<ThreadMessage<ReadJob>>>,
+    writer: &mpsc::WeakSender<ThreadMessage<WriteJob>>,
 ) {
-    let look = |database: Option<&Database>, job: ReadJob| {
-        if database.is_none() {
-            have_mended(writer);
-        }
-        job(database.ok_or("it is closed since a write failed"));
-    };
     loop {
-        let order = jobs
+        let message = jobs
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .blocking_recv();
-        match order {
-            Some(Order::Work(job)) => {
-                let run = || look(shared.database().as_ref(), job);
-                if catch_unwind(AssertUnwindSafe(run)).is_err() {
-                    tracing::error!(folder = %shared.folder.display(), "the token database gave up on what it read");
+        match message {
+            Some(ThreadMessage::Job(job)) => {
+                if catch_unwind(AssertUnwindSafe(|| {
+                    run_read_job(shared.database().as_ref(), job, writer);
+                }))
+                .is_err()
+                {
+                    tracing::error!(folder = %shared.folder.display(), "the token database panicked on a read");
                 }
             }
-            Some(Order::End(done)) => {
+            Some(ThreadMessage::ShutDown(done)) => {
                 let _ = done.send(());
                 return;
             }
@@ -211,21 +231,32 @@ fn read(
     }
 }
 
+fn run_read_job(
+    database: Option<&Database>,
+    job: ReadJob,
+    writer: &mpsc::WeakSender<ThreadMessage<WriteJob>>,
+) {
+    if database.is_none() {
+        wake_writer(writer);
+    }
+    job(database.ok_or("the database is closed because a write failed"));
+}
+
 /// Wakes the writer with an empty job, so that the writer tries to reopen the database. If the
 /// queue is full, the writer is awake anyway.
-fn have_mended(writer: &mpsc::WeakSender<Order<WriteJob>>) {
+fn wake_writer(writer: &mpsc::WeakSender<ThreadMessage<WriteJob>>) {
     if let Some(writer) = writer.upgrade() {
-        let _ = writer.try_send(Order::Work(Box::new(|_| Box::new(|_| ()))));
+        let _ = writer.try_send(ThreadMessage::Job(Box::new(|_| Box::new(|_| ()))));
     }
 }
 
 /// The reason why writes are impossible, and the time of the next attempt.
-struct ThreadFault {
+struct WriteFailure {
     why: String,
     try_at: Instant,
 }
 
-impl ThreadFault {
+impl WriteFailure {
     fn new(error: &StoreError) -> Self {
         let why = match error {
             StoreError::Unavailable(why) => why.clone(),
@@ -233,34 +264,35 @@ impl ThreadFault {
         };
         Self {
             why,
-            try_at: Instant::now() + MEND_PAUSE,
+            try_at: Instant::now() + REOPEN_PAUSE,
         }
     }
 }
 
 struct Writer {
     shared: Arc<ThreadState>,
-    jobs: mpsc::Receiver<Order<WriteJob>>,
-    fault: Option<ThreadFault>,
+    jobs: mpsc::Receiver<ThreadMessage<WriteJob>>,
+    failure: Option<WriteFailure>,
     _lock: Lock,
 }
 
 impl Writer {
-    fn run(mut self) {
+    fn run_writer(mut self) {
         let mut done = None;
         while done.is_none() {
             match self.jobs.blocking_recv() {
-                Some(Order::Work(job)) => {
-                    let turn = catch_unwind(AssertUnwindSafe(|| self.turn(job)));
-                    done = turn.unwrap_or_else(|_| {
-                        tracing::error!(folder = %self.shared.folder.display(), "the token database gave up on a write");
+                Some(ThreadMessage::Job(job)) => {
+                    let batch = catch_unwind(AssertUnwindSafe(|| self.run_batch(job)));
+                    done = batch.unwrap_or_else(|_| {
+                        tracing::error!(folder = %self.shared.folder.display(), "the token database panicked on a write");
                         None
                     });
                 }
-                Some(Order::End(end)) => done = Some(end),
+                Some(ThreadMessage::ShutDown(end)) => done = Some(end),
                 None => break,
             }
         }
+
         self.shared.set_database(None);
         drop(self);
         if let Some(done) = done {
@@ -269,47 +301,54 @@ impl Writer {
     }
 
     /// Runs a write batch: `first` and the jobs queued after it. If one of the messages is
-    /// [`Order::End`], returns its sender.
-    fn turn(&mut self, first: WriteJob) -> Option<oneshot::Sender<()>> {
-        self.mend();
+    /// [`ThreadMessage::ShutDown`], returns its sender.
+    fn run_batch(&mut self, first: WriteJob) -> Option<oneshot::Sender<()>> {
+        self.reopen();
         let shared = self.shared.clone();
         let database = shared.database();
         let Some(database) = database.as_ref() else {
             let why = self
-                .fault
+                .failure
                 .as_ref()
-                .map_or("it is closed", |fault| &fault.why);
+                .map_or("the database is closed", |failure| &failure.why);
             first(Err(why))(Err(why));
             return None;
         };
-        let mut turn = WriteBatch::new(database, *shared.generation.borrow());
-        let (mut settles, mut end) = (vec![first(Ok(&mut turn))], None);
-        while end.is_none() && turn.has_room() {
+
+        let mut batch = WriteBatch::new(database, *shared.generation.borrow());
+        let mut callbacks = vec![first(Ok(&mut batch))];
+        let mut end = None;
+        while end.is_none() && batch.has_room() {
             match self.jobs.try_recv() {
-                Ok(Order::Work(job)) => settles.push(job(Ok(&mut turn))),
-                Ok(Order::End(done)) => end = Some(done),
+                Ok(ThreadMessage::Job(job)) => callbacks.push(job(Ok(&mut batch))),
+                Ok(ThreadMessage::ShutDown(done)) => end = Some(done),
                 Err(_) => break,
             }
         }
-        let outcome = self.commit(database, turn);
-        for settle in settles {
-            settle(outcome.as_ref().copied().map_err(String::as_str));
+
+        let outcome = self.commit_batch(database, batch);
+        for callback in callbacks {
+            callback(outcome.as_ref().copied().map_err(String::as_str));
         }
+
         end
     }
 
-    fn commit(&mut self, database: &Database, turn: WriteBatch<'_>) -> Result<(), String> {
-        if turn.is_empty() {
+    fn commit_batch(&mut self, database: &Database, batch: WriteBatch<'_>) -> Result<(), String> {
+        if batch.is_empty() {
             return Ok(());
         }
-        if let Some(fault) = &self.fault {
-            return Err(fault.why.clone());
+
+        if let Some(failure) = &self.failure {
+            return Err(failure.why.clone());
         }
+
         let committed = match self.wait_for_room(database) {
-            Ok(true) => turn.commit(),
-            Ok(false) => return Err("the disk does not keep up with what is written".to_owned()),
+            Ok(true) => batch.commit(),
+            Ok(false) => return Err("the disk is too slow for the writes of this store".to_owned()),
             Err(error) => Err(error),
         };
+
         match committed {
             Ok(generation) => {
                 self.shared.generation.send_if_modified(|present| {
@@ -318,8 +357,8 @@ impl Writer {
                 Ok(())
             }
             Err(error) => {
-                tracing::error!(%error, "a write to the token database failed; nothing is written until the disk is mended");
-                Err(self.fault.insert(ThreadFault::new(&error)).why.clone())
+                tracing::error!(%error, "a write to the token database failed; writes are rejected until the disk works again");
+                Err(self.failure.insert(WriteFailure::new(&error)).why.clone())
             }
         }
     }
@@ -328,14 +367,14 @@ impl Writer {
     /// the work has caught up. Returns an error if the background work has failed, because it then
     /// never catches up.
     fn wait_for_room(&self, database: &Database) -> Result<bool, StoreError> {
-        let give_up = Instant::now() + self.shared.options.timeout;
+        let deadline = Instant::now() + self.shared.options.timeout;
         loop {
             let (memtables, runs) = database.backlog();
             if memtables <= BACKLOG_MAX.0 && runs <= BACKLOG_MAX.1 {
                 return Ok(true);
             }
             database.check_writable()?;
-            if Instant::now() >= give_up {
+            if Instant::now() >= deadline {
                 return Ok(false);
             }
             std::thread::sleep(Duration::from_millis(2));
@@ -343,33 +382,33 @@ impl Writer {
     }
 
     /// Closes a failed database and reopens it when the disk accepts writes.
-    fn mend(&mut self) {
-        // The fault remains until the database is open again, even if a step fails.
-        let Some(fault) = self
-            .fault
+    fn reopen(&mut self) {
+        // The failure remains until the database is open again, even if a step fails.
+        let Some(failure) = self
+            .failure
             .as_mut()
-            .filter(|fault| Instant::now() >= fault.try_at)
+            .filter(|failure| Instant::now() >= failure.try_at)
         else {
             return;
         };
-        fault.try_at = Instant::now() + MEND_PAUSE;
+        failure.try_at = Instant::now() + REOPEN_PAUSE;
         let shared = &self.shared;
-        let mended = probe(&shared.folder, &shared.journals())
-            .map_err(|_| fault.why.clone())
+        let reopened = check_space(&shared.folder, &shared.journal_folder())
+            .map_err(|_| failure.why.clone())
             .and_then(|()| {
                 shared.set_database(None);
-                rewrite_journals(&shared.journals()).map_err(|error| error.to_string())?;
-                shared.open().map_err(|error| error.to_string())
+                rewrite_journals(&shared.journal_folder()).map_err(|error| error.to_string())?;
+                shared.open_database().map_err(|error| error.to_string())
             });
-        match mended {
+        match reopened {
             Ok(()) => {
-                self.fault = None;
-                tracing::info!("the token database is written again");
+                self.failure = None;
+                tracing::info!("the token database accepts writes again");
             }
             Err(why) => {
-                self.fault = Some(ThreadFault {
+                self.failure = Some(WriteFailure {
                     why,
-                    try_at: Instant::now() + MEND_PAUSE,
+                    try_at: Instant::now() + REOPEN_PAUSE,
                 })
             }
         }
@@ -378,37 +417,43 @@ impl Writer {
 
 /// Checks that the disk has space for the reopening: a copy of one journal at a time, and the files
 /// that the database creates.
-fn probe(folder: &Path, journals: &Path) -> io::Result<()> {
+fn check_space(folder: &Path, journals: &Path) -> io::Result<()> {
     let mut largest = 0;
-    for path in of_kind(journals, "jnl")? {
+    for path in files_with_extension(journals, "jnl")? {
         largest = largest.max(fs::metadata(path)?.len());
     }
+
     let path = folder.join("probe");
     let mut file = File::create(&path)?;
-    let (step, mut left) = (vec![0x5a; PROBE_STEP], largest.saturating_add(PROBE_BYTES));
+    let step = vec![0x5a; PROBE_STEP];
+    let mut left = largest.saturating_add(PROBE_BYTES);
     let mut written = Ok(());
     while left > 0 && written.is_ok() {
         let some = usize::try_from(left).unwrap_or(PROBE_STEP).min(PROBE_STEP);
         written = file.write_all(&step[..some]);
         left -= some as u64;
     }
+
     let written = written.and_then(|()| file.sync_all());
     fs::remove_file(&path)?;
     written
 }
 
 /// Returns the files with an extension.
-fn of_kind(folder: &Path, extension: &str) -> io::Result<Vec<PathBuf>> {
+fn files_with_extension(folder: &Path, extension: &str) -> io::Result<Vec<PathBuf>> {
     let paths = fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path()));
-    let is_wanted = |path: &PathBuf| path.extension().is_some_and(|it| it == extension);
     paths
-        .filter(|path| path.as_ref().map_or(true, is_wanted))
+        .filter(|path| {
+            path.as_ref().map_or(true, |path: &PathBuf| {
+                path.extension().is_some_and(|it| it == extension)
+            })
+        })
         .collect()
 }
 
 /// Replaces every journal with a synced copy.
 fn rewrite_journals(journals: &Path) -> io::Result<()> {
-    for path in of_kind(journals, "jnl")? {
+    for path in files_with_extension(journals, "jnl")? {
         let copy = path.with_extension(COPY);
         let copied = fs::copy(&path, &copy).and_then(|_| File::open(&copy)?.sync_all());
         copied
@@ -421,7 +466,7 @@ fn rewrite_journals(journals: &Path) -> io::Result<()> {
 /// Removes leftover copies of journals.
 fn remove_copies(journals: &Path) {
     // A remaining copy only takes space, so errors are ignored.
-    for path in of_kind(journals, COPY).unwrap_or_default() {
+    for path in files_with_extension(journals, COPY).unwrap_or_default() {
         let _ = fs::remove_file(path);
     }
 }

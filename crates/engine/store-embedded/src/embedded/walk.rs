@@ -7,7 +7,7 @@ use std::ops::Bound;
 use fjall::{Keyspace, Readable as _, Slice, Snapshot};
 
 use super::database::Database;
-use super::keys::{Key, key, subject_key, subject_row};
+use super::keys::{Key, map_entry_key, subject_key, subject_row};
 use super::maps;
 use super::write_batch::RequestEdit;
 use sealwire_store::{
@@ -25,14 +25,16 @@ pub(super) trait Stored: Sized + Send + 'static {
     type Id: Copy + Send + 'static;
 
     fn keyspace(database: &Database) -> &Keyspace;
-    fn decoded(database: &Database, key: &[u8], value: &Slice)
-    -> Result<(MapId, Self), StoreError>;
+    fn decode(database: &Database, key: &[u8], value: &Slice) -> Result<(MapId, Self), StoreError>;
     fn bytes_of(id: Self::Id) -> [u8; 16];
     fn id(&self) -> Self::Id;
     fn is_due(&self, sweep: Sweep, now: u64) -> bool;
     /// Returns a row with the changes of an edit.
-    fn edited(edit: &RequestEdit<'_>, map: MapId, id: Self::Id)
-    -> Result<Option<Self>, StoreError>;
+    fn load_from(
+        edit: &RequestEdit<'_>,
+        map: MapId,
+        id: Self::Id,
+    ) -> Result<Option<Self>, StoreError>;
     /// Archives or removes a row that is due.
     fn sweep(&self, edit: &mut RequestEdit<'_>, now: u64, map: MapId, sweep: Sweep);
 }
@@ -44,12 +46,8 @@ impl Stored for Row {
         &database.rows
     }
 
-    fn decoded(
-        database: &Database,
-        key: &[u8],
-        value: &Slice,
-    ) -> Result<(MapId, Self), StoreError> {
-        database.decoded(key, value)
+    fn decode(database: &Database, key: &[u8], value: &Slice) -> Result<(MapId, Self), StoreError> {
+        database.decode_row(key, value)
     }
 
     fn bytes_of(id: TokenId) -> [u8; 16] {
@@ -64,14 +62,18 @@ impl Stored for Row {
         sweep.takes(now, self)
     }
 
-    fn edited(edit: &RequestEdit<'_>, map: MapId, id: TokenId) -> Result<Option<Self>, StoreError> {
+    fn load_from(
+        edit: &RequestEdit<'_>,
+        map: MapId,
+        id: TokenId,
+    ) -> Result<Option<Self>, StoreError> {
         edit.row(map, id)
     }
 
     fn sweep(&self, edit: &mut RequestEdit<'_>, now: u64, map: MapId, sweep: Sweep) {
         match sweep {
-            Sweep::Archive { .. } => maps::archive(edit, now, map, self),
-            Sweep::Prune { .. } | Sweep::Erase => edit.remove(map, self),
+            Sweep::Archive { .. } => maps::archive_row(edit, now, map, self),
+            Sweep::Prune { .. } | Sweep::Erase => edit.remove_row(map, self),
         }
     }
 }
@@ -83,12 +85,8 @@ impl Stored for ObjectRow {
         &database.objects
     }
 
-    fn decoded(
-        database: &Database,
-        key: &[u8],
-        value: &Slice,
-    ) -> Result<(MapId, Self), StoreError> {
-        database.decoded_object(key, value)
+    fn decode(database: &Database, key: &[u8], value: &Slice) -> Result<(MapId, Self), StoreError> {
+        database.decode_object(key, value)
     }
 
     fn bytes_of(id: ObjectId) -> [u8; 16] {
@@ -103,7 +101,7 @@ impl Stored for ObjectRow {
         self.lifetime().is_due(sweep, now)
     }
 
-    fn edited(
+    fn load_from(
         edit: &RequestEdit<'_>,
         map: MapId,
         id: ObjectId,
@@ -118,7 +116,7 @@ impl Stored for ObjectRow {
 
 /// Returns the wanted rows of a map that follow `after`. Stops at a maximum of found rows, or of
 /// rows looked at.
-pub(super) fn walk<R: Stored>(
+pub(super) fn walk_map<R: Stored>(
     database: &Database,
     at: &Snapshot,
     map: MapId,
@@ -127,28 +125,33 @@ pub(super) fn walk<R: Stored>(
     wanted: impl Fn(&R) -> bool,
 ) -> Result<Page<Vec<R>, R::Id>, StoreError> {
     let looked_max = looked_max.clamp(1, LOOKED_MAX);
-    let first = after.map_or(Bound::Included(key(map, [0; 16])), |id| {
-        Bound::Excluded(key(map, R::bytes_of(id)))
+    let first = after.map_or(Bound::Included(map_entry_key(map, [0; 16])), |id| {
+        Bound::Excluded(map_entry_key(map, R::bytes_of(id)))
     });
-    let last = Bound::Included(key(map, [0xff; 16]));
-    let (mut found, mut next, mut bytes) = (Vec::new(), None, 0);
+    let last = Bound::Included(map_entry_key(map, [0xff; 16]));
+    let mut found = Vec::new();
+    let mut next = None;
+    let mut bytes = 0;
     for (looked, entry) in at.range(R::keyspace(database), (first, last)).enumerate() {
         if found.len() >= found_max.max(1) || looked >= looked_max || bytes >= LOOKED_BYTES_MAX {
             return Ok(Page { found, next });
         }
-        let (key, value) = entry.into_inner().map_err(|error| database.failed(error))?;
+        let (key, value) = entry
+            .into_inner()
+            .map_err(|error| database.database_error(error))?;
         bytes += value.len();
-        let (_, row) = R::decoded(database, &key, &value)?;
+        let (_, row) = R::decode(database, &key, &value)?;
         next = Some(row.id());
         if wanted(&row) {
             found.push(row);
         }
     }
+
     Ok(Page { found, next: None })
 }
 
 /// Returns the rows of a map that follow `after` and that a filter accepts.
-pub(super) fn list<R: Stored>(
+pub(super) fn list_page<R: Stored>(
     database: &Database,
     at: &Snapshot,
     map: MapId,
@@ -156,7 +159,7 @@ pub(super) fn list<R: Stored>(
     limit: usize,
     wanted: impl Fn(&R) -> bool,
 ) -> Result<Page<Vec<R>, R::Id>, StoreError> {
-    walk(database, at, map, after, (limit, LOOKED_MAX), wanted)
+    walk_map(database, at, map, after, (limit, LOOKED_MAX), wanted)
 }
 
 /// Counts the rows of a map that follow `after` by `key`. Looks at no more than `limit` rows.
@@ -168,17 +171,16 @@ pub(super) fn count_by<R: Stored, K: Ord>(
     key: impl Fn(&R) -> K,
 ) -> Result<Page<BTreeMap<K, u64>, R::Id>, StoreError> {
     let counts = RefCell::new(BTreeMap::new());
-    let count = |row: &R| {
-        *counts.borrow_mut().entry(key(row)).or_default() += 1;
-        false // The rows are not collected.
-    };
-    let Page { next, .. } = walk(
+    let Page { next, .. } = walk_map(
         database,
         &database.snapshot(),
         map,
         after,
         (1, limit),
-        count,
+        |row: &R| {
+            *counts.borrow_mut().entry(key(row)).or_default() += 1;
+            false // The rows are not collected.
+        },
     )?;
     Ok(Page {
         found: counts.into_inner(),
@@ -195,18 +197,25 @@ pub(super) fn subject_entries<'a>(
     after: Option<(MapId, [u8; 16])>,
     limit: usize,
 ) -> impl Iterator<Item = Result<(MapId, [u8; 16]), StoreError>> + 'a {
-    let in_app = |collection| MapId { app, collection };
-    let first = after.map_or(
-        Bound::Included(subject_key(in_app(0), subject, [0; 16])),
-        |(map, id)| Bound::Excluded(subject_key(in_app(map.collection), subject, id)),
-    );
-    let last = Bound::Included(subject_key(in_app(u32::MAX), subject, [0xff; 16]));
+    let first = match after {
+        None => Bound::Included(subject_key(MapId { app, collection: 0 }, subject, [0; 16])),
+        Some((map, id)) => Bound::Excluded(subject_key(MapId { app, ..map }, subject, id)),
+    };
+
+    let last_map = MapId {
+        app,
+        collection: u32::MAX,
+    };
+
+    let last = Bound::Included(subject_key(last_map, subject, [0xff; 16]));
     at.range(keyspace, (first, last))
         .take(limit.min(LOOKED_MAX))
         .map(|entry| {
-            let key = entry.key().map_err(|error| database.failed(error))?;
+            let key = entry
+                .key()
+                .map_err(|error| database.database_error(error))?;
             subject_row(&key)
-                .ok_or_else(|| database.damaged("a subject under a key of another length"))
+                .ok_or_else(|| database.damage("the key of a subject has an invalid length"))
         })
 }
 
@@ -216,7 +225,7 @@ pub(super) fn next_map<R: Stored>(
     after: Option<MapId>,
 ) -> Result<Option<MapId>, StoreError> {
     let first = after.map_or(Bound::Unbounded, |map| {
-        Bound::Excluded(key(map, [0xff; 16]))
+        Bound::Excluded(map_entry_key(map, [0xff; 16]))
     });
     let mut rows = database
         .snapshot()
@@ -224,29 +233,36 @@ pub(super) fn next_map<R: Stored>(
     let Some(entry) = rows.next() else {
         return Ok(None);
     };
-    let (key, value) = entry.into_inner().map_err(|error| database.failed(error))?;
-    Ok(Some(R::decoded(database, &key, &value)?.0))
+
+    let (key, value) = entry
+        .into_inner()
+        .map_err(|error| database.database_error(error))?;
+    Ok(Some(R::decode(database, &key, &value)?.0))
 }
 
 /// Returns a page of the rows of all maps that follow `after`.
-pub(super) fn scan<R: Stored>(
+pub(super) fn scan_page<R: Stored>(
     database: &Database,
     after: Option<(MapId, R::Id)>,
     limit: usize,
 ) -> Result<Vec<(MapId, R)>, StoreError> {
     let first = after.map_or(Bound::Unbounded, |(map, id)| {
-        Bound::Excluded(key(map, R::bytes_of(id)))
+        Bound::Excluded(map_entry_key(map, R::bytes_of(id)))
     });
     let rows = database
         .snapshot()
         .range::<Key, _>(R::keyspace(database), (first, Bound::Unbounded));
-    let (mut page, mut fits) = (Vec::new(), fits_scan_bytes());
+    let mut page = Vec::new();
+    let mut fits = fits_scan_bytes();
     for entry in rows.take(limit.min(LOOKED_MAX)) {
-        let (key, value) = entry.into_inner().map_err(|error| database.failed(error))?;
+        let (key, value) = entry
+            .into_inner()
+            .map_err(|error| database.database_error(error))?;
         if !fits(value.len()) {
             break;
         }
-        page.push(R::decoded(database, &key, &value)?);
+        page.push(R::decode(database, &key, &value)?);
     }
+
     Ok(page)
 }

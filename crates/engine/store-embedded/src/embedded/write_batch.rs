@@ -1,5 +1,5 @@
-//! A write batch (turn) of the writer. Contains the changes of several requests, which become
-//! durable together. Each request sees the changes of earlier requests.
+//! A write batch of the writer. Contains the changes of several requests, which become durable
+//! together. Each request sees the changes of earlier requests.
 //!
 //! Each request makes a [`RequestEdit`], which takes effect completely or not at all.
 
@@ -19,8 +19,8 @@ use sealwire_store::{
 
 /// Size at which a batch is committed: rows, objects and terms, and their bytes. The limits bound a
 /// batch's memory and the wait of its first request.
-const TURN_ROWS_MAX: usize = 8_192;
-const TURN_BYTES_MAX: usize = 8 << 20;
+const BATCH_ROWS_MAX: usize = 8_192;
+const BATCH_BYTES_MAX: usize = 8 << 20;
 /// Estimated bytes of the change of a term.
 const TERM_BYTES: usize = 64;
 
@@ -108,7 +108,7 @@ impl Changes {
 }
 
 /// Adds changes of a keyspace to a batch of the database.
-fn stage<K: Into<UserKey>, V: Into<UserValue>>(
+fn add_to_batch<K: Into<UserKey>, V: Into<UserValue>>(
     batch: &mut OwnedWriteBatch,
     keyspace: &Keyspace,
     changes: impl Iterator<Item = (K, Option<V>)>,
@@ -143,7 +143,7 @@ impl<'a> WriteBatch<'a> {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.pending.count() < TURN_ROWS_MAX && self.bytes < TURN_BYTES_MAX
+        self.pending.count() < BATCH_ROWS_MAX && self.bytes < BATCH_BYTES_MAX
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -157,19 +157,20 @@ impl<'a> WriteBatch<'a> {
         change: impl FnOnce(&mut RequestEdit<'_>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let mut edit = RequestEdit {
-            turn: self,
+            batch: self,
             changes: Changes::default(),
         };
-        let answer = change(&mut edit)?;
+        let result = change(&mut edit)?;
         let changes = edit.changes;
         self.bytes += changes.bytes();
         self.pending.extend(changes);
-        Ok(answer)
+        Ok(result)
     }
 
     /// Makes all changes durable and then visible. Returns the new generation.
     pub(super) fn commit(self) -> Result<u64, StoreError> {
-        let (database, mut batch) = (self.database, self.database.batch());
+        let database = self.database;
+        let mut batch = self.database.start_batch();
         let Changes {
             rows,
             holders,
@@ -185,46 +186,49 @@ impl<'a> WriteBatch<'a> {
         let rows = rows
             .into_iter()
             .map(|(key, row)| (key, row.map(|row| row::encode(&row))));
-        stage(&mut batch, &database.rows, rows);
-        stage(
+        add_to_batch(&mut batch, &database.rows, rows);
+        add_to_batch(
             &mut batch,
             &database.fingerprints,
             holders
                 .into_iter()
                 .map(|(key, id)| (key, id.map(|id| id.0))),
         );
-        let present = |(key, held): (SubjectEntryKey, Option<()>)| (key, held.map(|()| []));
-        stage(
+        add_to_batch(
             &mut batch,
             &database.token_subjects,
-            token_subjects.into_iter().map(present),
+            token_subjects
+                .into_iter()
+                .map(|(key, held)| (key, held.map(|()| []))),
         );
         let objects = objects
             .into_iter()
             .map(|(key, row)| (key, row.map(|row| object_row::encode(&row))));
-        stage(&mut batch, &database.objects, objects);
-        stage(
+        add_to_batch(&mut batch, &database.objects, objects);
+        add_to_batch(
             &mut batch,
             &database.object_unique,
             unique.into_iter().map(|(key, id)| (key, id.map(|id| id.0))),
         );
-        stage(
+        add_to_batch(
             &mut batch,
             &database.object_terms,
             terms
                 .into_iter()
                 .map(|(key, held)| (key, held.map(|()| []))),
         );
-        stage(
+        add_to_batch(
             &mut batch,
             &database.object_subjects,
-            subjects.into_iter().map(present),
+            subjects
+                .into_iter()
+                .map(|(key, held)| (key, held.map(|()| []))),
         );
         let fences = fences
             .into_iter()
             .map(|(map, generation)| (fence_key(map), Some(generation.to_be_bytes())));
-        stage(&mut batch, &database.facts, fences);
-        stage(
+        add_to_batch(&mut batch, &database.facts, fences);
+        add_to_batch(
             &mut batch,
             &database.records,
             records
@@ -232,20 +236,22 @@ impl<'a> WriteBatch<'a> {
                 .map(|(key, record)| (record_key(&key), record)),
         );
         let facts = generation.map(|generation| (GENERATION_KEY, Some(generation.to_be_bytes())));
-        stage(&mut batch, &database.facts, facts.into_iter());
-        batch.commit().map_err(|error| database.failed(error))?;
+        add_to_batch(&mut batch, &database.facts, facts.into_iter());
+        batch
+            .commit()
+            .map_err(|error| database.database_error(error))?;
         Ok(generation.unwrap_or(self.generation))
     }
 }
 
 /// Returns the fingerprint under which the row is indexed.
-pub(super) fn indexed(row: &Row) -> Option<Fingerprint> {
+pub(super) fn indexed_fingerprint(row: &Row) -> Option<Fingerprint> {
     row.fingerprint.filter(|_| row.archived.is_none())
 }
 
 /// The changes of one request, on top of the batch's changes, on top of the database.
 pub(super) struct RequestEdit<'a> {
-    turn: &'a WriteBatch<'a>,
+    batch: &'a WriteBatch<'a>,
     changes: Changes,
 }
 
@@ -256,10 +262,10 @@ impl RequestEdit<'_> {
             .changes
             .rows
             .get(&key)
-            .or_else(|| self.turn.pending.rows.get(&key))
+            .or_else(|| self.batch.pending.rows.get(&key))
         {
             Some(changed) => Ok(changed.clone()),
-            None => self.turn.database.row(&self.turn.at, &key),
+            None => self.batch.database.find_row(&self.batch.at, &key),
         }
     }
 
@@ -274,9 +280,9 @@ impl RequestEdit<'_> {
         };
         let row = self.row(map, id)?;
         row.map(Some).ok_or_else(|| {
-            self.turn
+            self.batch
                 .database
-                .damaged("a fingerprint leads to a row that is not there")
+                .damage("the index of fingerprints contains a missing row")
         })
     }
 
@@ -290,28 +296,29 @@ impl RequestEdit<'_> {
             .changes
             .holders
             .get(&key)
-            .or_else(|| self.turn.pending.holders.get(&key))
+            .or_else(|| self.batch.pending.holders.get(&key))
         {
             Some(changed) => Ok(*changed),
-            None => self.turn.database.holder(&self.turn.at, &key),
+            None => self.batch.database.fingerprint_holder(&self.batch.at, &key),
         }
     }
 
     /// Writes a row; `old` is the existing row with this id.
-    pub(super) fn put(&mut self, map: MapId, old: Option<&Row>, row: Row) {
+    pub(super) fn put_row(&mut self, map: MapId, old: Option<&Row>, row: Row) {
         if let Some(fingerprint) = old
-            .and_then(indexed)
-            .filter(|old| indexed(&row) != Some(*old))
+            .and_then(indexed_fingerprint)
+            .filter(|old| indexed_fingerprint(&row) != Some(*old))
         {
             self.changes
                 .holders
                 .insert(fingerprint_key(map, fingerprint), None);
         }
-        if let Some(fingerprint) = indexed(&row) {
+        if let Some(fingerprint) = indexed_fingerprint(&row) {
             self.changes
                 .holders
                 .insert(fingerprint_key(map, fingerprint), Some(row.id));
         }
+
         if let Some(subject) = old
             .and_then(|old| old.subject)
             .filter(|subject| row.subject != Some(*subject))
@@ -331,8 +338,8 @@ impl RequestEdit<'_> {
         self.changes.rows.insert(row_key(map, row.id), Some(row));
     }
 
-    pub(super) fn remove(&mut self, map: MapId, row: &Row) {
-        if let Some(fingerprint) = indexed(row) {
+    pub(super) fn remove_row(&mut self, map: MapId, row: &Row) {
+        if let Some(fingerprint) = indexed_fingerprint(row) {
             self.changes
                 .holders
                 .insert(fingerprint_key(map, fingerprint), None);
@@ -345,7 +352,7 @@ impl RequestEdit<'_> {
     }
 
     /// Discards the changes of this edit so far.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn discard_changes(&mut self) {
         self.changes = Changes::default();
     }
 
@@ -355,10 +362,10 @@ impl RequestEdit<'_> {
             .changes
             .fences
             .get(&map)
-            .or_else(|| self.turn.pending.fences.get(&map))
+            .or_else(|| self.batch.pending.fences.get(&map))
         {
             Some(fence) => Ok(Some(*fence)),
-            None => self.turn.database.fence(&self.turn.at, map),
+            None => self.batch.database.fence(&self.batch.at, map),
         }
     }
 
@@ -371,7 +378,10 @@ impl RequestEdit<'_> {
     }
 
     pub(super) fn generation(&self) -> u64 {
-        self.turn.pending.generation.unwrap_or(self.turn.generation)
+        self.batch
+            .pending
+            .generation
+            .unwrap_or(self.batch.generation)
     }
 
     /// Changes records under the next generation.
@@ -391,11 +401,11 @@ impl RequestEdit<'_> {
         state: sealwire_store::Snapshot,
     ) -> Result<u64, StoreError> {
         let next = after("the embedded store", self.generation())?.max(state.generation);
-        let there = self.turn.database.records(&self.turn.at)?;
-        let gone = there
+        let stored = self.batch.database.records(&self.batch.at)?;
+        let removed = stored
             .into_keys()
-            .chain(self.turn.pending.records.keys().cloned());
-        self.changes.records.extend(gone.map(|key| (key, None)));
+            .chain(self.batch.pending.records.keys().cloned());
+        self.changes.records.extend(removed.map(|key| (key, None)));
         self.changes.records.extend(
             state
                 .records
@@ -414,10 +424,10 @@ impl ObjectChanges for RequestEdit<'_> {
             .changes
             .objects
             .get(&key)
-            .or_else(|| self.turn.pending.objects.get(&key))
+            .or_else(|| self.batch.pending.objects.get(&key))
         {
             Some(changed) => Ok(changed.clone()),
-            None => self.turn.database.object(&self.turn.at, &key),
+            None => self.batch.database.find_object(&self.batch.at, &key),
         }
     }
 
@@ -427,17 +437,17 @@ impl ObjectChanges for RequestEdit<'_> {
             .changes
             .unique
             .get(&key)
-            .or_else(|| self.turn.pending.unique.get(&key))
+            .or_else(|| self.batch.pending.unique.get(&key))
         {
             Some(changed) => *changed,
-            None => self.turn.database.unique_holder(&self.turn.at, &key)?,
+            None => self.batch.database.unique_holder(&self.batch.at, &key)?,
         };
         let Some(id) = id else { return Ok(None) };
         let row = self.object(map, id)?;
         row.map(Some).ok_or_else(|| {
-            self.turn
+            self.batch
                 .database
-                .damaged("a unique term leads to an object that is not there")
+                .damage("the index of unique terms contains a missing object")
         })
     }
 
@@ -501,8 +511,8 @@ fn differences(
     old: &[Term],
     new: &[Term],
 ) -> (impl Iterator<Item = Term>, impl Iterator<Item = Term>) {
-    let (old, new): (BTreeSet<Term>, BTreeSet<Term>) =
-        (old.iter().copied().collect(), new.iter().copied().collect());
+    let old: BTreeSet<Term> = old.iter().copied().collect();
+    let new: BTreeSet<Term> = new.iter().copied().collect();
     let freed: Vec<_> = old.difference(&new).copied().collect();
     let taken: Vec<_> = new.difference(&old).copied().collect();
     (freed.into_iter(), taken.into_iter())

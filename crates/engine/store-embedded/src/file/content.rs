@@ -52,16 +52,16 @@ struct ContentShape {
 /// # Errors
 /// Description of the defect.
 pub fn read(text: &str) -> Result<Snapshot, String> {
-    let malformed = |error: serde_json::Error| error.to_string();
-    let ContentShape { format } = serde_json::from_str(text).map_err(malformed)?;
+    let ContentShape { format } = serde_json::from_str(text).map_err(|error| error.to_string())?;
     if format != FORMAT {
         return Err(format!("format {format} is not {FORMAT}"));
     }
+
     let Read {
         generation,
         records,
         ..
-    } = serde_json::from_str(text).map_err(malformed)?;
+    } = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let records = records.into_iter().map(|(key, value)| {
         let record = match serde_json::from_str::<Base64>(value.get()) {
             Ok(Base64 { base64 }) => STANDARD
@@ -69,6 +69,7 @@ pub fn read(text: &str) -> Result<Snapshot, String> {
                 .map_err(|_| format!("{key:?} is not base64"))?,
             Err(_) => value.get().as_bytes().to_vec(),
         };
+
         Ok((key, record))
     });
     Ok(Snapshot {
@@ -83,7 +84,7 @@ pub fn write(state: &Snapshot) -> String {
     let records = state
         .records
         .iter()
-        .map(|(key, record)| (&**key, ContentValue::of(record)));
+        .map(|(key, record)| (&**key, ContentValue::from_record(record)));
     let file = Write {
         format: FORMAT,
         generation: state.generation,
@@ -93,7 +94,7 @@ pub fn write(state: &Snapshot) -> String {
 }
 
 impl<'a> ContentValue<'a> {
-    fn of(record: &'a [u8]) -> Self {
+    fn from_record(record: &'a [u8]) -> Self {
         match serde_json::from_slice::<&RawValue>(record) {
             // Only without surrounding white space, which the JSON form would lose.
             Ok(raw)

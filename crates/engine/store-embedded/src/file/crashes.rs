@@ -140,10 +140,8 @@ async fn at_every_step(
             .rotate(&shop(), KeyKind::Suite(Suite::P256))
             .await
             .unwrap();
-        let (old, running) = (
-            CrashingEngine::start(&before).await,
-            CrashingEngine::start(&before).await,
-        );
+        let old = CrashingEngine::start(&before).await;
+        let running = CrashingEngine::start(&before).await;
         let outcome = change(&ends_after(steps, folder.path())).await;
         assert_eq!(outcome.is_ok(), steps == STEPS, "at step {steps}");
         let aside = folder.path().join("apps.json.new");
@@ -156,15 +154,18 @@ async fn at_every_step(
 }
 
 #[tokio::test]
-async fn a_rotation_that_ends_anywhere_loses_no_version() {
+async fn rotation_that_crashes_anywhere_loses_no_version() {
     loses_no_version(async |control| control.rotate(&shop(), KeyKind::Suite(Suite::P256)).await)
         .await;
 }
 
 #[tokio::test]
-async fn an_import_that_ends_anywhere_loses_no_version() {
-    let pair = || KeyPair::from_scalar(Curve::P256, &[1; 32]).unwrap();
-    loses_no_version(async |control| control.import(&shop(), pair(), true).await).await;
+async fn import_that_crashes_anywhere_loses_no_version() {
+    loses_no_version(async |control| {
+        let pair = KeyPair::from_scalar(Curve::P256, &[1; 32]).unwrap();
+        control.import(&shop(), pair, true).await
+    })
+    .await;
 }
 
 async fn loses_no_version(add: impl AsyncFn(&Control) -> Result<AppChange, StoreError>) {
@@ -178,7 +179,7 @@ async fn loses_no_version(add: impl AsyncFn(&Control) -> Result<AppChange, Store
         );
         assert!(
             outcome.is_err() || numbers.len() == 8,
-            "what was promised is there"
+            "an acknowledged change is durable"
         );
 
         // A new engine and a running engine reach one state, and open all envelopes.
@@ -211,7 +212,7 @@ async fn loses_no_version(add: impl AsyncFn(&Control) -> Result<AppChange, Store
 }
 
 #[tokio::test]
-async fn a_stop_that_ends_anywhere_is_seen_by_all_once_it_is_repeated() {
+async fn disable_that_crashes_anywhere_is_seen_by_all_when_repeated() {
     at_every_step(
         async |control| {
             let key = control.app(&shop()).await?.keys[0].id;
@@ -231,25 +232,31 @@ async fn a_stop_that_ends_anywhere_is_seen_by_all_once_it_is_repeated() {
     .await;
 }
 
+fn lifetime(ms: u32) -> Option<EpochLifetime> {
+    EpochLifetime::from_ms(ms).ok()
+}
+
+fn set_epoch(ms: u32) -> impl Fn(&mut Settings) {
+    move |settings| settings.epoch = lifetime(ms)
+}
+
 #[tokio::test]
-async fn a_setting_that_ends_anywhere_is_the_old_or_the_new_for_all() {
-    let lifetime = |ms| EpochLifetime::from_ms(ms).ok();
-    let to = |ms| move |settings: &mut Settings| settings.epoch = lifetime(ms);
+async fn setting_that_crashes_anywhere_is_old_or_new_for_all() {
     at_every_step(
-        async |control| control.configure(&shop(), to(15_000)).await,
+        async |control| control.configure(&shop(), set_epoch(15_000)).await,
         async |after, old, mut running, outcome| {
             let found = after.app(&shop()).await.unwrap();
             let settings = found.settings;
             assert!(settings == old.settings || settings.epoch == lifetime(15_000));
             assert!(
                 outcome.is_err() || settings.epoch == lifetime(15_000),
-                "what was promised is there"
+                "an acknowledged change is durable"
             );
             running.follow(after).await;
             assert!(running.has(&found) && CrashingEngine::start(after).await.has(&found));
             assert_eq!(running.keys.versions().len(), 7, "no key is touched");
 
-            let again = after.configure(&shop(), to(1)).await.unwrap();
+            let again = after.configure(&shop(), set_epoch(1)).await.unwrap();
             running.follow(after).await;
             assert_eq!(
                 (running.settings.epoch, running.generation),

@@ -28,7 +28,7 @@ async fn put(store: &FileStore, key: &str, record: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn the_file_is_its_owners_and_readable_by_people() {
+async fn file_is_readable_json_for_its_owner_only() {
     let folder = tempfile::tempdir().unwrap();
     let store = FileStore::open(&path(&folder)).unwrap();
     assert!(!path(&folder).exists(), "it is made with the first change");
@@ -58,7 +58,7 @@ async fn the_file_is_its_owners_and_readable_by_people() {
 }
 
 #[tokio::test]
-async fn no_link_beside_the_file_is_followed() {
+async fn links_in_the_folder_are_not_followed() {
     let folder = tempfile::tempdir().unwrap();
     let victim = folder.path().join("victim");
     fs::write(&victim, "kept").unwrap();
@@ -76,7 +76,7 @@ async fn no_link_beside_the_file_is_followed() {
 }
 
 #[tokio::test]
-async fn who_only_reads_changes_nothing_and_sees_every_change() {
+async fn read_only_store_changes_nothing_and_sees_changes() {
     let folder = tempfile::tempdir().unwrap();
     assert!(
         matches!(
@@ -108,7 +108,7 @@ async fn who_only_reads_changes_nothing_and_sees_every_change() {
 }
 
 #[tokio::test]
-async fn a_file_that_looks_the_same_is_not_read_again() {
+async fn file_with_unchanged_metadata_is_not_read_again() {
     let folder = tempfile::tempdir().unwrap();
     let store = FileStore::open(&path(&folder)).unwrap();
     put(&store, "k", "1").await;
@@ -125,7 +125,7 @@ async fn a_file_that_looks_the_same_is_not_read_again() {
         let changed = SystemTime::now();
         age(changed);
         store.generation().await.unwrap();
-        let is_seen = store.file.seen().is_some();
+        let is_seen = store.file.cached().is_some();
         // On a slow machine this check can come too late.
         if changed.elapsed().is_ok_and(|since| since < TIMES_SETTLE) {
             assert!(!is_seen, "a second change might look like this one");
@@ -134,8 +134,8 @@ async fn a_file_that_looks_the_same_is_not_read_again() {
     }
     age(old);
     assert_eq!(store.generation().await.unwrap(), 1);
-    let (stamp, _) = store.file.seen().clone().unwrap();
-    *store.file.seen() = Some((
+    let (stamp, _) = store.file.cached().clone().unwrap();
+    *store.file.cached() = Some((
         stamp,
         Arc::new(Snapshot {
             generation: 77,
@@ -152,7 +152,7 @@ async fn a_file_that_looks_the_same_is_not_read_again() {
 }
 
 #[test]
-fn what_is_damaged_is_refused_by_name() {
+fn damaged_files_are_rejected_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     FileStore::open(&path(&folder)).unwrap();
     let good = r#"{"format": 1, "generation": 3, "records": {"k": {"a": 1}}}"#;
@@ -201,7 +201,7 @@ fn what_is_damaged_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn the_last_generation_is_followed_by_none() {
+async fn generation_does_not_overflow() {
     let folder = tempfile::tempdir().unwrap();
     let store = FileStore::open(&path(&folder)).unwrap();
     let text = format!(
@@ -217,7 +217,7 @@ async fn the_last_generation_is_followed_by_none() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_writers_of_one_file_one_wins_per_base() {
+async fn concurrent_writers_of_one_file_have_one_winner_per_base() {
     let folder = tempfile::tempdir().unwrap();
     let mut tasks = tokio::task::JoinSet::new();
     for writer in 0..8 {

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, HashSet};
 use tokio::time::Instant;
 
 use super::insert_apart;
-use super::rows::{HeldTerm, ObjectColumns, TermColumns, generation, version};
-use crate::rows::{Keys, column, joined, numbers};
+use super::rows::{HeldTerm, ObjectColumns, TermColumns, to_db_generation, to_db_version};
+use crate::rows::{Keys, join_params, map_numbers, read_column};
 use crate::session::{Params, Session};
 use crate::sqlstate::SqlFault;
-use crate::write::refused;
+use crate::write::invalid_fault;
 use sealwire_store::{
     MapId, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, StoreError, SubjectClaim,
 };
@@ -85,26 +85,32 @@ pub(super) struct InsertParams<'a> {
 }
 
 impl<'a> InsertParams<'a> {
-    fn of(
+    fn new(
         conditions: &'a Conditions,
         rows: Vec<(MapId, &'a ObjectRow)>,
         unique: Vec<HeldTerm<'a>>,
         terms: Vec<HeldTerm<'a>>,
     ) -> Result<Self, StoreError> {
-        let (mut apps, mut collections, mut generations) = (Vec::new(), Vec::new(), Vec::new());
+        let mut apps = Vec::new();
+        let mut collections = Vec::new();
+        let mut generations = Vec::new();
         for (map, lowest) in &conditions.maps {
-            let (app, collection) = numbers(*map)?;
+            let (app, collection) = map_numbers(*map)?;
             apps.push(app);
             collections.push(collection);
-            generations.push(generation(*lowest));
+            generations.push(to_db_generation(*lowest));
         }
-        let (mut keys, mut versions) = (Keys::default(), Vec::new());
+
+        let mut keys = Keys::default();
+        let mut versions = Vec::new();
         for ((map, id), claimed) in &conditions.claims {
             keys.push(*map, &id.0)?;
-            versions.push(version(*claimed)?);
+            versions.push(to_db_version(*claimed)?);
         }
-        let rows = ObjectColumns::of(rows)?;
-        let (unique, terms) = (TermColumns::sorted(unique)?, TermColumns::sorted(terms)?);
+
+        let rows = ObjectColumns::from_rows(rows)?;
+        let unique = TermColumns::from_unsorted(unique)?;
+        let terms = TermColumns::from_unsorted(terms)?;
         Ok(Self {
             apps,
             collections,
@@ -121,17 +127,20 @@ impl<'a> InsertParams<'a> {
 /// Inserts objects in the given order, and terms. Returns false, and writes nothing, if a condition
 /// does not hold. If Citus distributes the tables, a transaction must be open and `conditions` must
 /// be empty.
-pub(super) async fn insert(
+pub(super) async fn insert_objects(
     session: &Session,
     conditions: &Conditions,
     rows: Vec<(MapId, &ObjectRow)>,
     unique: Vec<HeldTerm<'_>>,
     terms: Vec<HeldTerm<'_>>,
 ) -> Result<bool, SqlFault> {
-    let params = InsertParams::of(conditions, rows, unique, terms).map_err(refused)?;
+    let params = InsertParams::new(conditions, rows, unique, terms).map_err(invalid_fault)?;
     if session.is_distributed() {
-        return insert_apart::insert(session, &params).await.map(|()| true);
+        return insert_apart::insert_by_table(session, &params)
+            .await
+            .map(|()| true);
     }
+
     let maps: Params<'_> = &[&params.apps, &params.collections, &params.generations];
     let versions: Params<'_> = &[&params.versions];
     let InsertParams {
@@ -149,8 +158,8 @@ pub(super) async fn insert(
         &keys.params(),
         versions,
     ];
-    let lines = session.query(INSERT, &joined(&all)).await?;
-    lines.first().map_or(Ok(false), |line| column(line, 3))
+    let lines = session.query(INSERT, &join_params(&all)).await?;
+    lines.first().map_or(Ok(false), |line| read_column(line, 3))
 }
 
 /// The objects of groups that only add objects, in the order of keys.
@@ -163,15 +172,14 @@ impl<'a> NewObjects<'a> {
     /// Returns `None` if one statement cannot write the groups. Such groups have other writes or
     /// invalid rows, two rows with the same id or unique term, or claims that change subject keys
     /// or contradict each other.
-    pub(super) fn of(groups: &[&'a ObjectGroup]) -> Option<Self> {
-        let (
-            mut rows,
-            Conditions {
-                mut maps,
-                mut claims,
-            },
-        ) = (Vec::new(), Conditions::default());
-        let (mut ids, mut terms) = (HashSet::new(), HashSet::new());
+    pub(super) fn from_groups(groups: &[&'a ObjectGroup]) -> Option<Self> {
+        let mut rows = Vec::new();
+        let Conditions {
+            mut maps,
+            mut claims,
+        } = Conditions::default();
+        let mut ids = HashSet::new();
+        let mut terms = HashSet::new();
         for group in groups {
             let map = group.view.map;
             for view in group.views() {
@@ -192,12 +200,14 @@ impl<'a> NewObjects<'a> {
                     _ => return None,
                 }
             }
+
             for write in &group.writes {
                 let ObjectWrite::Add(row) = write else {
                     return None;
                 };
                 added.push((map, row));
             }
+
             for (map, row) in added {
                 let is_new = ids.insert((map, row.id))
                     && row.unique.iter().all(|term| terms.insert((map, term)));
@@ -207,6 +217,7 @@ impl<'a> NewObjects<'a> {
                 rows.push((map, row));
             }
         }
+
         rows.sort_unstable_by_key(|(map, row)| (*map, row.id));
         Some(Self {
             rows,
@@ -217,24 +228,24 @@ impl<'a> NewObjects<'a> {
     /// Writes all objects in one statement, or in one transaction if Citus distributes the tables.
     /// Returns false, and writes nothing, if a fence rejects one of the groups or a claim does not
     /// hold.
-    pub(super) async fn insert(
+    pub(super) async fn insert_all(
         self,
         session: &Session,
         deadline: Instant,
     ) -> Result<bool, SqlFault> {
-        let held = |terms: fn(&ObjectRow) -> &Vec<sealwire_store::Term>| {
-            let of_row = |(map, row): &(MapId, &'a ObjectRow)| {
-                let (map, id) = (*map, &row.id);
-                terms(row).iter().map(move |term| (map, term, id))
-            };
-            self.rows.iter().flat_map(of_row).collect::<Vec<_>>()
-        };
-        let (unique, terms) = (held(|row| &row.unique), held(|row| &row.terms));
-        if !session.is_distributed() {
-            return insert(session, &self.conditions, self.rows, unique, terms).await;
+        let mut unique = Vec::new();
+        let mut terms = Vec::new();
+        for (map, row) in &self.rows {
+            unique.extend(row.unique.iter().map(|term| (*map, term, &row.id)));
+            terms.extend(row.terms.iter().map(|term| (*map, term, &row.id)));
         }
+
+        if !session.is_distributed() {
+            return insert_objects(session, &self.conditions, self.rows, unique, terms).await;
+        }
+
         let params =
-            InsertParams::of(&self.conditions, self.rows, unique, terms).map_err(refused)?;
+            InsertParams::new(&self.conditions, self.rows, unique, terms).map_err(invalid_fault)?;
         insert_apart::insert_in_transaction(session, &params, deadline).await
     }
 }
@@ -242,7 +253,7 @@ impl<'a> NewObjects<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sealwire_store::suite::objects::{id, object, unique};
+    use sealwire_store::contract_tests::objects::{id, object, unique};
     use sealwire_store::{MapView, SECONDS_MAX, SubjectId};
 
     fn map(collection: u32) -> MapId {
@@ -250,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn one_statement_takes_claims_that_it_can_check() {
+    fn single_statement_accepts_claims_that_it_can_check() {
         let current = |n: u8, version| SubjectClaim::Current {
             id: SubjectId([n; 16]),
             version,
@@ -291,7 +302,7 @@ mod tests {
                 subjects,
             };
             let groups = [group(1, first), group(2, second)];
-            let new = NewObjects::of(&groups.iter().collect::<Vec<_>>());
+            let new = NewObjects::from_groups(&groups.iter().collect::<Vec<_>>());
             let found = new
                 .as_ref()
                 .map(|new| (new.conditions.claims.len(), new.rows.len()));
@@ -306,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn one_statement_takes_valid_new_objects_only() {
+    fn single_statement_accepts_only_valid_new_objects() {
         let add = |row: &ObjectRow| ObjectWrite::Add(row.clone());
         let one = unique(1, &[(1, 1)]);
         let cases: [(u32, ObjectWrite, bool); 8] = [
@@ -354,7 +365,7 @@ mod tests {
                 group(1, 5, vec![]),
                 group(1, 7, vec![add(&one)]),
             ];
-            let new = NewObjects::of(&groups.iter().collect::<Vec<_>>());
+            let new = NewObjects::from_groups(&groups.iter().collect::<Vec<_>>());
             assert_eq!(new.is_some(), fits, "{groups:?}");
             if let Some(new) = new {
                 assert!(new.rows.is_sorted_by_key(|(map, row)| (*map, row.id)));

@@ -6,13 +6,13 @@
 
 use std::collections::HashSet;
 
-use super::add::{Conditions, insert};
+use super::add::{Conditions, insert_objects};
 use super::overlay::ObjectOverlay;
-use super::rows::{HeldTerm, ObjectColumns, TermColumns, encode_terms, version};
-use crate::rows::{Keys, column, joined, numbers, seconds};
+use super::rows::{HeldTerm, ObjectColumns, TermColumns, encode_terms, to_db_version};
+use crate::rows::{Keys, db_seconds, join_params, map_numbers, read_column};
 use crate::session::{Params, Session};
 use crate::sqlstate::SqlFault;
-use crate::write::{overtaken, refused};
+use crate::write::{conflict_fault, invalid_fault};
 use sealwire_store::{MapId, ObjectId, ObjectRow, StoreError, Term};
 
 /// Changes lifetime and terms of objects that are not archived, unless another transaction changed
@@ -84,7 +84,7 @@ pub(super) struct NetChange<'a> {
 
 impl<'a> NetChange<'a> {
     /// Collects the net changes of an overlay.
-    pub(super) fn of(overlay: &'a ObjectOverlay<'_>) -> Self {
+    pub(super) fn from_overlay(overlay: &'a ObjectOverlay<'_>) -> Self {
         let mut net = Self::default();
         for (map, old, new) in overlay.changes().filter(|(_, old, new)| old != new) {
             match (old, new) {
@@ -96,42 +96,54 @@ impl<'a> NetChange<'a> {
                 (None, Some(new)) => net.add.push((map, new)),
                 (None, None) => {}
             }
-            let none = &[][..];
-            let terms = |row: Option<&'a ObjectRow>| {
-                row.map_or((none, none), |row| (&row.unique[..], &row.terms[..]))
-            };
-            let (old_terms, new_terms) = (terms(old), terms(new));
-            let Some(ObjectRow { id, .. }) = new.or(old) else {
-                continue;
-            };
-            let only_in = |from: &'a [Term], other: &'a [Term]| {
-                let other: HashSet<&Term> = other.iter().collect();
-                from.iter()
-                    .filter(move |term| !other.contains(term))
-                    .map(move |term| (map, term, id))
-            };
-            net.remove.unique.extend(only_in(old_terms.0, new_terms.0));
-            net.remove.terms.extend(only_in(old_terms.1, new_terms.1));
-            net.unique.extend(only_in(new_terms.0, old_terms.0));
-            net.terms.extend(only_in(new_terms.1, old_terms.1));
+
+            if let Some(ObjectRow { id, .. }) = new.or(old) {
+                net.add_terms((map, id), old, new);
+            }
         }
+
         net
     }
 
+    /// Adds the differences between the terms of the old and the new state of an object.
+    fn add_terms(
+        &mut self,
+        key: (MapId, &'a ObjectId),
+        old: Option<&'a ObjectRow>,
+        new: Option<&'a ObjectRow>,
+    ) {
+        let old_unique = old.map_or(&[][..], |row| &row.unique);
+        let new_unique = new.map_or(&[][..], |row| &row.unique);
+        self.remove
+            .unique
+            .extend(terms_only_in(key, old_unique, new_unique));
+        self.unique
+            .extend(terms_only_in(key, new_unique, old_unique));
+
+        let old_terms = old.map_or(&[][..], |row| &row.terms);
+        let new_terms = new.map_or(&[][..], |row| &row.terms);
+        self.remove
+            .terms
+            .extend(terms_only_in(key, old_terms, new_terms));
+        self.terms.extend(terms_only_in(key, new_terms, old_terms));
+    }
+
     /// Writes the changes within the open transaction.
-    pub(super) async fn write(self, session: &Session) -> Result<(), SqlFault> {
-        change(session, &self.change).await?;
+    pub(super) async fn write_changes(self, session: &Session) -> Result<(), SqlFault> {
+        update_lifetimes(session, &self.change).await?;
         if !self.replace.is_empty() {
-            let columns = ObjectColumns::of(self.replace).map_err(refused)?;
+            let columns = ObjectColumns::from_rows(self.replace).map_err(invalid_fault)?;
             if session.execute(REPLACE, &columns.params()).await? != columns.len() as u64 {
-                return Err(overtaken());
+                return Err(conflict_fault());
             }
         }
-        remove(session, self.remove).await?;
+
+        remove_objects(session, self.remove).await?;
         if self.add.is_empty() && self.unique.is_empty() && self.terms.is_empty() {
             return Ok(());
         }
-        let inserted = insert(
+
+        let inserted = insert_objects(
             session,
             &Conditions::default(),
             self.add,
@@ -139,9 +151,22 @@ impl<'a> NetChange<'a> {
             self.terms,
         )
         .await?;
-        debug_assert!(inserted, "there are no conditions");
+        debug_assert!(inserted, "an insert without conditions writes");
         Ok(())
     }
+}
+
+/// Returns the terms of an object that are in `terms` and not in `other`.
+fn terms_only_in<'a>(
+    (map, id): (MapId, &'a ObjectId),
+    terms: &'a [Term],
+    other: &'a [Term],
+) -> impl Iterator<Item = HeldTerm<'a>> {
+    let other: HashSet<&Term> = other.iter().collect();
+    terms
+        .iter()
+        .filter(move |term| !other.contains(term))
+        .map(move |term| (map, term, id))
 }
 
 /// Returns true if the old state is not archived and the two states differ at most in lifetime and
@@ -164,82 +189,87 @@ fn differs_in_lifetime(old: &ObjectRow, new: &ObjectRow) -> bool {
         } == *old
 }
 
-async fn change(
+async fn update_lifetimes(
     session: &Session,
     rows: &[(MapId, &ObjectRow, &ObjectRow)],
 ) -> Result<(), SqlFault> {
     if rows.is_empty() {
         return Ok(());
     }
+
     let mut keys = Keys::default();
     rows.iter()
         .try_for_each(|(map, old, _)| keys.push(*map, &old.id.0))
-        .map_err(refused)?;
+        .map_err(invalid_fault)?;
     let versions: Result<Vec<i64>, StoreError> = rows
         .iter()
-        .map(|(_, old, _)| version(old.version))
+        .map(|(_, old, _)| to_db_version(old.version))
         .collect();
-    let versions = versions.map_err(refused)?;
+    let versions = versions.map_err(invalid_fault)?;
     let known: Vec<Option<i64>> = rows
         .iter()
-        .map(|(_, old, _)| old.expires.map(seconds))
+        .map(|(_, old, _)| old.expires.map(db_seconds))
         .collect();
     let expires: Vec<Option<i64>> = rows
         .iter()
-        .map(|(_, _, new)| new.expires.map(seconds))
+        .map(|(_, _, new)| new.expires.map(db_seconds))
         .collect();
     let archived: Vec<Option<i64>> = rows
         .iter()
-        .map(|(_, _, new)| new.archived.map(seconds))
+        .map(|(_, _, new)| new.archived.map(db_seconds))
         .collect();
     let terms: Vec<Vec<u8>> = rows.iter().map(|(_, _, new)| encode_terms(new)).collect();
     let states: Params<'_> = &[&versions, &known, &expires, &archived, &terms];
     let changed = session
-        .execute(CHANGE, &joined(&[&keys.params(), states]))
+        .execute(CHANGE, &join_params(&[&keys.params(), states]))
         .await?;
     if changed == rows.len() as u64 {
         Ok(())
     } else {
-        Err(overtaken())
+        Err(conflict_fault())
     }
 }
 
 /// Removes objects, which the transaction must have locked, and terms.
-pub(super) async fn remove(session: &Session, removal: Removal<'_>) -> Result<(), SqlFault> {
+pub(super) async fn remove_objects(
+    session: &Session,
+    removal: Removal<'_>,
+) -> Result<(), SqlFault> {
     if removal.is_empty() {
         return Ok(());
     }
+
     let mut keys = Keys::default();
     removal
         .objects
         .iter()
         .try_for_each(|(map, id)| keys.push(*map, &id.0))
-        .map_err(refused)?;
-    let unique = TermColumns::sorted(removal.unique).map_err(refused)?;
-    let terms = TermColumns::sorted(removal.terms).map_err(refused)?;
+        .map_err(invalid_fault)?;
+    let unique = TermColumns::from_unsorted(removal.unique).map_err(invalid_fault)?;
+    let terms = TermColumns::from_unsorted(removal.terms).map_err(invalid_fault)?;
     let removed = session
         .query(
             REMOVE,
-            &joined(&[&keys.params(), &unique.params(), &terms.params()]),
+            &join_params(&[&keys.params(), &unique.params(), &terms.params()]),
         )
         .await?;
     match removed.first() {
-        Some(row) if column::<i64>(row, 0)? == keys.len() as i64 => Ok(()),
-        _ => Err(overtaken()),
+        Some(row) if read_column::<i64>(row, 0)? == keys.len() as i64 => Ok(()),
+        _ => Err(conflict_fault()),
     }
 }
 
 /// Checks that the database can represent the numbers of an object.
 pub(super) fn check_numbers(map: MapId, row: Option<&ObjectRow>) -> Result<(), StoreError> {
-    numbers(map)?;
-    row.map_or(Ok(()), |row| version(row.version).map(|_| ()))
+    map_numbers(map)?;
+    row.map_or(Ok(()), |row| to_db_version(row.version).map(|_| ()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::objects::overlay::StoredObjects;
-    use sealwire_store::suite::objects::{id, object, shared, unique};
+    use sealwire_store::contract_tests::objects::{id, object, shared, unique};
     use sealwire_store::{MapView, ObjectGroup, ObjectWrite, ObjectsWritten, apply_group};
 
     const MAP: MapId = MapId {
@@ -276,9 +306,9 @@ mod tests {
                 apply_group(&mut overlay, 10, &group).unwrap(),
                 ObjectsWritten::Done
             );
-            overlay.keep();
+            overlay.keep_changes();
         }
-        let net = NetChange::of(&overlay);
+        let net = NetChange::from_overlay(&overlay);
         let objects = [
             net.add.len(),
             net.replace.len(),

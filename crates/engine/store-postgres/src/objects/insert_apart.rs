@@ -8,10 +8,10 @@ use tokio::time::Instant;
 
 use super::add::InsertParams;
 use crate::citus;
-use crate::rows::{column, joined};
+use crate::rows::{join_params, read_column};
 use crate::session::{Params, Session};
 use crate::sqlstate::SqlFault;
-use crate::write::overtaken;
+use crate::write::conflict_fault;
 
 /// The conditions of [`super::add::INSERT`]. `$1` to `$3`: maps and generations. `$4` to `$7`: rows
 /// of subject keys, and the version that each must have. Returns true if all conditions hold. The
@@ -64,45 +64,47 @@ pub(super) async fn insert_in_transaction(
     let maps: Params<'_> = &[&params.apps, &params.collections, &params.generations];
     let versions: Params<'_> = &[&params.versions];
     let keys = params.keys.params();
-    let conditions = joined(&[maps, &keys, versions]);
+    let conditions = join_params(&[maps, &keys, versions]);
     let ((), permitted, ()) = tokio::try_join!(
         biased;
-        session.batch("BEGIN"),
+        session.batch_execute("BEGIN"),
         session.query(CONDITIONS, &conditions),
-        insert(session, params)
+        insert_by_table(session, params)
     )?;
     if !permitted
         .first()
-        .map_or(Ok(false), |line| column::<bool>(line, 0))?
+        .map_or(Ok(false), |line| read_column::<bool>(line, 0))?
     {
-        session.batch("ROLLBACK").await?;
+        session.batch_execute("ROLLBACK").await?;
         return Ok(false);
     }
     // A process that was paused must not commit based on fences that it read long before.
     if Instant::now() >= deadline {
-        return Err(overtaken());
+        return Err(conflict_fault());
     }
-    session.batch("COMMIT").await?;
+
+    session.batch_execute("COMMIT").await?;
     Ok(true)
 }
 
 /// Inserts objects and terms in the open transaction.
-pub(super) async fn insert(session: &Session, params: &InsertParams<'_>) -> Result<(), SqlFault> {
-    let (rows, unique, terms) = (
-        params.rows.params(),
-        params.unique.params(),
-        params.terms.params(),
-    );
+pub(super) async fn insert_by_table(
+    session: &Session,
+    params: &InsertParams<'_>,
+) -> Result<(), SqlFault> {
+    let rows = params.rows.params();
+    let unique = params.unique.params();
+    let terms = params.terms.params();
     tokio::try_join!(
         biased;
-        insert_rows(session, OBJECTS, &rows, params.rows.apps()),
-        insert_rows(session, UNIQUE_TERMS, &unique, params.unique.apps()),
-        insert_rows(session, TERMS, &terms, params.terms.apps())
+        insert_nonempty(session, OBJECTS, &rows, params.rows.apps()),
+        insert_nonempty(session, UNIQUE_TERMS, &unique, params.unique.apps()),
+        insert_nonempty(session, TERMS, &terms, params.terms.apps())
     )?;
     Ok(())
 }
 
-async fn insert_rows(
+async fn insert_nonempty(
     session: &Session,
     sql: &'static str,
     params: Params<'_>,
@@ -111,6 +113,6 @@ async fn insert_rows(
     if apps.is_empty() {
         Ok(0)
     } else {
-        citus::insert(session, sql, params, apps).await
+        citus::insert_rows(session, sql, params, apps).await
     }
 }

@@ -41,6 +41,7 @@ impl NeededKeys {
                     .for_each(|row| needed.add_terms(group.view.map, row));
             }
         }
+
         needed
     }
 
@@ -93,14 +94,14 @@ impl<'a> ObjectOverlay<'a> {
     }
 
     /// Keeps the changes of the current group.
-    pub(super) fn keep(&mut self) {
+    pub(super) fn keep_changes(&mut self) {
         let ChangeLayer { objects, holders } = std::mem::take(&mut self.current);
         self.kept.objects.extend(objects);
         self.kept.holders.extend(holders);
     }
 
     /// Discards the changes of the current group.
-    pub(super) fn discard(&mut self) {
+    pub(super) fn discard_changes(&mut self) {
         self.current = ChangeLayer::default();
     }
 
@@ -109,13 +110,12 @@ impl<'a> ObjectOverlay<'a> {
     pub(super) fn changes(
         &self,
     ) -> impl Iterator<Item = (MapId, Option<&ObjectRow>, Option<&ObjectRow>)> {
-        let state = |(key, new): (&ObjectKey, _)| {
+        self.kept.objects.iter().map(|(key, new): (&ObjectKey, _)| {
             (key.0, self.stored.objects.get(key), Option::as_ref(new))
-        };
-        self.kept.objects.iter().map(state)
+        })
     }
 
-    fn find(&self, key: &ObjectKey) -> Option<&ObjectRow> {
+    fn find_object(&self, key: &ObjectKey) -> Option<&ObjectRow> {
         let changed = self
             .current
             .objects
@@ -133,59 +133,76 @@ impl<'a> ObjectOverlay<'a> {
     /// one that the client requested.
     pub(super) fn is_written(&self, group: &ObjectGroup, later: &[&ObjectGroup]) -> bool {
         let map = group.view.map;
-        let is_written = |write: &ObjectWrite| {
-            let later = later
-                .iter()
-                .filter(|group| group.view.map == map)
-                .flat_map(|group| &group.writes);
-            let later: Vec<&ObjectWrite> = later.filter(|later| later.id() == write.id()).collect();
-            let found = self.find(&(map, write.id()));
-            let Some(found) = found else {
-                let deletes = |write: &&ObjectWrite| matches!(write, ObjectWrite::Delete { .. });
-                return match write {
-                    ObjectWrite::Delete { .. } | ObjectWrite::Erase { .. } => true,
-                    ObjectWrite::Add(_) => false,
-                    ObjectWrite::Replace(_) | ObjectWrite::Expire { .. } => {
-                        later.iter().any(deletes)
-                    }
-                };
-            };
-            match write {
-                ObjectWrite::Delete { .. } => false,
-                ObjectWrite::Erase { sealed, .. } => *sealed != found.sealed,
-                ObjectWrite::Expire { expires, .. } => {
-                    *expires == found.expires || has_become(found, &later)
+        !group.writes.is_empty()
+            && group.writes.iter().all(|write| {
+                let later: Vec<&ObjectWrite> = later
+                    .iter()
+                    .filter(|group| group.view.map == map)
+                    .flat_map(|group| &group.writes)
+                    .filter(|later| later.id() == write.id())
+                    .collect();
+                match self.find_object(&(map, write.id())) {
+                    Some(found) => is_written_as(write, found, &later),
+                    None => is_absent_after(write, &later),
                 }
-                ObjectWrite::Add(row) | ObjectWrite::Replace(row) => {
-                    is_stored(row, found, &later) || has_become(found, &later)
-                }
-            }
-        };
-        !group.writes.is_empty() && group.writes.iter().all(is_written)
+            })
+    }
+}
+
+/// Returns true if the write, followed by the later writes, can result in an absent object.
+fn is_absent_after(write: &ObjectWrite, later: &[&ObjectWrite]) -> bool {
+    match write {
+        ObjectWrite::Delete { .. } | ObjectWrite::Erase { .. } => true,
+        ObjectWrite::Add(_) => false,
+        ObjectWrite::Replace(_) | ObjectWrite::Expire { .. } => later
+            .iter()
+            .any(|write| matches!(write, ObjectWrite::Delete { .. })),
+    }
+}
+
+/// Returns true if the write, followed by the later writes, can result in the found object.
+fn is_written_as(write: &ObjectWrite, found: &ObjectRow, later: &[&ObjectWrite]) -> bool {
+    match write {
+        ObjectWrite::Delete { .. } => false,
+        ObjectWrite::Erase { sealed, .. } => *sealed != found.sealed,
+        ObjectWrite::Expire { expires, .. } => {
+            *expires == found.expires || has_become(found, later)
+        }
+        ObjectWrite::Add(row) | ObjectWrite::Replace(row) => {
+            is_stored(row, found, later) || has_become(found, later)
+        }
     }
 }
 
 /// Returns true if one of the writes results in the found object.
 fn has_become(found: &ObjectRow, writes: &[&ObjectWrite]) -> bool {
-    let made = |(at, write): (usize, &&ObjectWrite)| matches!(write, ObjectWrite::Replace(row) if is_stored(row, found, &writes[at + 1..]));
-    writes.iter().enumerate().any(made)
+    writes.iter().enumerate().any(|(at, write)| match write {
+        ObjectWrite::Replace(row) => is_stored(row, found, &writes[at + 1..]),
+        _ => false,
+    })
 }
 
 /// Returns true if a written row equals the stored row. Ignores an expiry time that a later write
 /// has set.
 fn is_stored(row: &ObjectRow, found: &ObjectRow, later: &[&ObjectWrite]) -> bool {
-    let sets = |write: &&ObjectWrite| matches!(write, ObjectWrite::Expire { expires, .. } if *expires == found.expires);
-    row == found
-        || later.iter().any(sets)
-            && ObjectRow {
-                expires: found.expires,
-                ..row.clone()
-            } == *found
+    if row == found {
+        return true;
+    }
+
+    let has_later_expiry = later.iter().any(|write| match write {
+        ObjectWrite::Expire { expires, .. } => *expires == found.expires,
+        _ => false,
+    });
+    has_later_expiry
+        && ObjectRow {
+            expires: found.expires,
+            ..row.clone()
+        } == *found
 }
 
 impl ObjectChanges for ObjectOverlay<'_> {
     fn object(&self, map: MapId, id: ObjectId) -> Result<Option<ObjectRow>, StoreError> {
-        Ok(self.find(&(map, id)).cloned())
+        Ok(self.find_object(&(map, id)).cloned())
     }
 
     fn holder(&self, map: MapId, term: Term) -> Result<Option<ObjectRow>, StoreError> {
@@ -197,7 +214,7 @@ impl ObjectChanges for ObjectOverlay<'_> {
             .or_else(|| self.kept.holders.get(&key));
         let id = changed.map_or_else(|| self.stored.holders.get(&key), Option::as_ref);
         let Some(id) = id else { return Ok(None) };
-        match self.find(&(map, *id)) {
+        match self.find_object(&(map, *id)) {
             Some(row) if row.archived.is_none() && row.unique.contains(&term) => {
                 Ok(Some(row.clone()))
             }
@@ -230,7 +247,7 @@ impl ObjectChanges for ObjectOverlay<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sealwire_store::suite::objects::{id, object, term, unique};
+    use sealwire_store::contract_tests::objects::{id, object, term, unique};
     use sealwire_store::{MapView, ObjectsWritten, apply_group};
 
     const MAP: MapId = MapId {
@@ -288,14 +305,14 @@ mod tests {
             apply_group(&mut overlay, 1, &takes).unwrap(),
             ObjectsWritten::Done
         );
-        overlay.discard();
+        overlay.discard_changes();
         assert_eq!(overlay.changes().count(), 0);
         assert_eq!(overlay.holder(MAP, term(1, 1)).unwrap().unwrap().id, id(1));
         assert_eq!(
             apply_group(&mut overlay, 1, &takes).unwrap(),
             ObjectsWritten::Done
         );
-        overlay.keep();
+        overlay.keep_changes();
         assert_eq!(overlay.holder(MAP, term(1, 1)).unwrap().unwrap().id, id(2));
         let states: Vec<_> = overlay
             .changes()
@@ -346,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_lost_attempt_wrote_is_recognized() {
+    fn writes_of_a_lost_attempt_are_recognized() {
         let one = object(1);
         let two = ObjectRow {
             version: 2,

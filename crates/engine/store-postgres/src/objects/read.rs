@@ -4,9 +4,9 @@
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::rows::{self, generation, object_columns};
+use super::rows::{self, object_columns, to_db_generation};
 use crate::PostgresStore;
-use crate::rows::{column, joined, key, numbers, seconds};
+use crate::rows::{db_seconds, join_params, map_numbers, read_column, read_key};
 use crate::sqlstate::{SqlFault, damaged};
 use sealwire_store::{Clause, MapId, MapView, ObjectId, ObjectRow, StoreError, check_fence};
 
@@ -117,7 +117,7 @@ struct ClauseColumns<'a> {
 }
 
 impl<'a> ClauseColumns<'a> {
-    fn of(clauses: &'a [Clause]) -> Self {
+    fn from_clauses(clauses: &'a [Clause]) -> Self {
         let mut columns = Self::default();
         for (at, clause) in (0..).zip(clauses) {
             for term in &clause.terms {
@@ -149,23 +149,15 @@ impl PostgresStore {
         view: MapView,
         ids: &[ObjectId],
     ) -> Result<Vec<Option<ObjectRow>>, StoreError> {
-        let (mut found, now) = (vec![None; ids.len()], seconds(now));
+        let mut found = vec![None; ids.len()];
+        let now = db_seconds(now);
         let mut from = 0;
         loop {
             // Without ids, the statement still returns the fence.
             let chunk = &ids[from..ids.len().min(from + IDS_MAX)];
             let chunk: Vec<&[u8]> = chunk.iter().map(|id| id.0.as_slice()).collect();
-            let lines = self.fenced(view, GET, &[&chunk, &now]).await?;
-            let mut read = || {
-                for line in &lines {
-                    let Some(n) = column::<Option<i64>>(line, 1)? else {
-                        continue;
-                    };
-                    *place(&mut found, from, n)? = Some(rows::read(line, 2)?);
-                }
-                Ok(())
-            };
-            read().map_err(SqlFault::into_error)?;
+            let lines = self.query_with_fence(view, GET, &[&chunk, &now]).await?;
+            read_objects(&lines, from, &mut found).map_err(SqlFault::into_error)?;
             from += IDS_MAX;
             if from >= ids.len() {
                 return Ok(found);
@@ -173,29 +165,18 @@ impl PostgresStore {
         }
     }
 
-    pub(super) async fn count(
+    pub(super) async fn count_matches(
         &self,
         view: MapView,
         clauses: &[Clause],
         cap: u32,
     ) -> Result<Vec<u32>, StoreError> {
-        let (columns, cap) = (ClauseColumns::of(clauses), i64::from(cap));
+        let columns = ClauseColumns::from_clauses(clauses);
+        let cap = i64::from(cap);
         let lines = self
-            .fenced(view, COUNT, &joined(&[&columns.params(), &[&cap]]))
+            .query_with_fence(view, COUNT, &join_params(&[&columns.params(), &[&cap]]))
             .await?;
-        let mut counts = vec![0; clauses.len()];
-        let mut read = || {
-            for line in &lines {
-                let Some(clause) = column::<Option<i64>>(line, 1)? else {
-                    continue;
-                };
-                *place(&mut counts, 1, clause)? =
-                    column::<i64>(line, 2)?.try_into().unwrap_or(u32::MAX);
-            }
-            Ok(())
-        };
-        read().map_err(SqlFault::into_error)?;
-        Ok(counts)
+        read_counts(&lines, clauses.len()).map_err(SqlFault::into_error)
     }
 
     pub(super) async fn ids_of_clause(
@@ -205,8 +186,9 @@ impl PostgresStore {
         after: Option<ObjectId>,
         limit: usize,
     ) -> Result<Vec<ObjectId>, StoreError> {
-        let columns = ClauseColumns::of(std::slice::from_ref(clause));
-        let (after, limit) = (behind(&after), i64::try_from(limit).unwrap_or(i64::MAX));
+        let columns = ClauseColumns::from_clauses(std::slice::from_ref(clause));
+        let after = start_after(&after);
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let params: [&(dyn ToSql + Sync); 6] = [
             &after,
             &clause.unique,
@@ -215,56 +197,45 @@ impl PostgresStore {
             &columns.hashes,
             &limit,
         ];
-        let lines = self.fenced(view, IDS, &params).await?;
+        let lines = self.query_with_fence(view, IDS, &params).await?;
         let ids = lines
             .iter()
-            .filter_map(|line| match column::<Option<&[u8]>>(line, 1) {
+            .filter_map(|line| match read_column::<Option<&[u8]>>(line, 1) {
                 Ok(None) => None,
-                _ => Some(key(line, 1).map(ObjectId)),
+                _ => Some(read_key(line, 1).map(ObjectId)),
             });
         ids.collect::<Result<_, _>>().map_err(SqlFault::into_error)
     }
 
-    pub(super) async fn probe(
+    pub(super) async fn probe_matches(
         &self,
         view: MapView,
         clauses: &[Clause],
         ids: &[ObjectId],
     ) -> Result<Vec<bool>, StoreError> {
-        let columns = ClauseColumns::of(clauses);
+        let columns = ClauseColumns::from_clauses(clauses);
         let keys: Vec<&[u8]> = ids.iter().map(|id| id.0.as_slice()).collect();
         let lines = self
-            .fenced(view, PROBE, &joined(&[&columns.params(), &[&keys]]))
+            .query_with_fence(view, PROBE, &join_params(&[&columns.params(), &[&keys]]))
             .await?;
-        let mut is_in = vec![clauses.is_empty(); ids.len()];
-        let mut read = || {
-            for line in &lines {
-                let Some(n) = column::<Option<i64>>(line, 1)? else {
-                    continue;
-                };
-                *place(&mut is_in, 0, n)? = column::<i64>(line, 2)? == clauses.len() as i64;
-            }
-            Ok(())
-        };
-        read().map_err(SqlFault::into_error)?;
-        Ok(is_in)
+        read_matches(&lines, clauses.len(), ids.len()).map_err(SqlFault::into_error)
     }
 
     /// Runs a statement whose first parameters are the map and whose first column is the fence of
     /// the map.
-    async fn fenced(
+    async fn query_with_fence(
         &self,
         view: MapView,
         sql: &'static str,
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, StoreError> {
-        let (app, collection) = numbers(view.map)?;
+        let (app, collection) = map_numbers(view.map)?;
         let lines = self
             .query(
-                self.reader(),
+                self.next_reader(),
                 true,
                 sql,
-                &joined(&[&[&app, &collection], params]),
+                &join_params(&[&[&app, &collection], params]),
             )
             .await?;
         check_line(view, lines.first())?;
@@ -272,13 +243,50 @@ impl PostgresStore {
     }
 }
 
+/// Reads the lines of [`GET`] for the ids that start at index `from`.
+fn read_objects(
+    lines: &[Row],
+    from: usize,
+    found: &mut [Option<ObjectRow>],
+) -> Result<(), SqlFault> {
+    for line in lines {
+        if let Some(n) = read_column::<Option<i64>>(line, 1)? {
+            *element_at(found, from, n)? = Some(rows::read_object(line, 2)?);
+        }
+    }
+    Ok(())
+}
+
+/// Reads the lines of [`COUNT`].
+fn read_counts(lines: &[Row], clauses: usize) -> Result<Vec<u32>, SqlFault> {
+    let mut counts = vec![0; clauses];
+    for line in lines {
+        if let Some(clause) = read_column::<Option<i64>>(line, 1)? {
+            *element_at(&mut counts, 1, clause)? =
+                read_column::<i64>(line, 2)?.try_into().unwrap_or(u32::MAX);
+        }
+    }
+    Ok(counts)
+}
+
+/// Reads the lines of [`PROBE`]. Returns, per id, true if the id matches all clauses.
+fn read_matches(lines: &[Row], clauses: usize, ids: usize) -> Result<Vec<bool>, SqlFault> {
+    let mut matches = vec![clauses == 0; ids];
+    for line in lines {
+        if let Some(n) = read_column::<Option<i64>>(line, 1)? {
+            *element_at(&mut matches, 0, n)? = read_column::<i64>(line, 2)? == clauses as i64;
+        }
+    }
+    Ok(matches)
+}
+
 /// Checks the fence of a map, which is the first column of a line.
 pub(super) fn check_line(view: MapView, line: Option<&Row>) -> Result<(), StoreError> {
     let line = line.ok_or_else(|| damaged("a statement returned no fence"))?;
-    let fence = column::<Option<i64>>(line, 0).map_err(SqlFault::into_error)?;
+    let fence = read_column::<Option<i64>>(line, 0).map_err(SqlFault::into_error)?;
     // Compares the numbers as the database stores them.
     let view = MapView {
-        generation: generation(view.generation).unsigned_abs(),
+        generation: to_db_generation(view.generation).unsigned_abs(),
         ..view
     };
     check_fence(view, fence.map(i64::unsigned_abs))
@@ -286,25 +294,25 @@ pub(super) fn check_line(view: MapView, line: Option<&Row>) -> Result<(), StoreE
 
 /// Returns the element to which the database gives number `n`, counted from 1 after the first
 /// `from` elements.
-fn place<T>(elements: &mut [T], from: usize, n: i64) -> Result<&mut T, SqlFault> {
+fn element_at<T>(elements: &mut [T], from: usize, n: i64) -> Result<&mut T, SqlFault> {
     let at = usize::try_from(n)
         .ok()
         .and_then(|n| (from + n).checked_sub(1));
-    let unfit = || SqlFault::Refused("a lookup returned what was not requested".into());
-    at.and_then(|at| elements.get_mut(at)).ok_or_else(unfit)
+    at.and_then(|at| elements.get_mut(at))
+        .ok_or_else(|| SqlFault::Invalid("a lookup returned an item that was not requested".into()))
 }
 
 /// Returns the id to start after. All ids sort after the empty id.
-pub(super) fn behind(after: &Option<ObjectId>) -> &[u8] {
+pub(super) fn start_after(after: &Option<ObjectId>) -> &[u8] {
     after.as_ref().map_or(&[], |id| &id.0)
 }
 
 /// Returns the map and the id to start a scan after.
-pub(super) fn behind_in(
+pub(super) fn start_scan_after(
     after: &Option<(MapId, ObjectId)>,
 ) -> Result<((i32, i32), &[u8]), StoreError> {
     match after {
-        Some((map, id)) => Ok((numbers(*map)?, &id.0)),
+        Some((map, id)) => Ok((map_numbers(*map)?, &id.0)),
         None => Ok(((-1, -1), &[])),
     }
 }

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 
 use tokio_postgres::types::ToSql;
 
-use super::read::{behind, check_line, fence};
-use super::rows::{generation, object_columns};
-use super::walk::{LOOK_MAX, list, page};
+use super::read::{check_line, fence, start_after};
+use super::rows::{object_columns, to_db_generation};
+use super::walk::{LOOK_MAX, build_page, list};
 use crate::PostgresStore;
-use crate::reseal::{ResealColumns, count, counted, look_of, resealed};
-use crate::rows::numbers;
+use crate::reseal::{ResealColumns, build_count_page, count, find_resealed, look_of};
+use crate::rows::map_numbers;
 use crate::sqlstate::SqlFault;
 use sealwire_store::{MapId, MapView, ObjectId, ObjectRow, Page, Reseal, SCAN_BYTES, StoreError};
 
@@ -45,21 +45,26 @@ impl PostgresStore {
         after: Option<ObjectId>,
         limit: usize,
     ) -> Result<Page<BTreeMap<[u8; 5], u64>, ObjectId>, StoreError> {
-        let work = move |store: Self, deadline| async move {
-            let (app, collection) = numbers(map)?;
-            let (after, limit) = (behind(&after), limit.clamp(1, LOOK_MAX));
-            let look = limit as i64;
-            let params: [&(dyn ToSql + Sync); 4] = [&app, &collection, &after, &look];
-            let lines = store
-                .query_by(deadline, &store.shared.slow, true, COUNT_KEYS, &params)
-                .await?;
-            let Page { found, next } = counted(&lines, limit).map_err(SqlFault::into_error)?;
-            Ok(Page {
-                found,
-                next: next.map(ObjectId),
-            })
-        };
-        self.in_turn(&self.shared.walks, work).await
+        self.run_with_permit(
+            &self.shared.walks,
+            move |store: Self, deadline| async move {
+                let (app, collection) = map_numbers(map)?;
+                let after = start_after(&after);
+                let limit = limit.clamp(1, LOOK_MAX);
+                let look = limit as i64;
+                let params: [&(dyn ToSql + Sync); 4] = [&app, &collection, &after, &look];
+                let lines = store
+                    .query_by(deadline, &store.shared.slow, true, COUNT_KEYS, &params)
+                    .await?;
+                let Page { found, next } =
+                    build_count_page(&lines, limit).map_err(SqlFault::into_error)?;
+                Ok(Page {
+                    found,
+                    next: next.map(ObjectId),
+                })
+            },
+        )
+        .await
     }
 
     pub(super) async fn other_keys_page(
@@ -69,20 +74,27 @@ impl PostgresStore {
         after: Option<ObjectId>,
         limit: usize,
     ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError> {
-        let work = move |store: Self, deadline| async move {
-            let (app, collection) = numbers(view.map)?;
-            let (after, limit, key) = (behind(&after), limit.clamp(1, LOOK_MAX), key.as_slice());
-            let look = look_of(limit);
-            let (looks, limits, bytes) = (look as i64, limit as i64, SCAN_BYTES as i64);
-            let params: [&(dyn ToSql + Sync); 7] =
-                [&app, &collection, &after, &looks, &key, &limits, &bytes];
-            let lines = store
-                .query_by(deadline, &store.shared.slow, true, OTHER_KEYS, &params)
-                .await?;
-            check_line(view, lines.first())?;
-            page(&lines, look, limit).map_err(SqlFault::into_error)
-        };
-        self.in_turn(&self.shared.walks, work).await
+        self.run_with_permit(
+            &self.shared.walks,
+            move |store: Self, deadline| async move {
+                let (app, collection) = map_numbers(view.map)?;
+                let after = start_after(&after);
+                let limit = limit.clamp(1, LOOK_MAX);
+                let key = key.as_slice();
+                let look = look_of(limit);
+                let looks = look as i64;
+                let limits = limit as i64;
+                let bytes = SCAN_BYTES as i64;
+                let params: [&(dyn ToSql + Sync); 7] =
+                    [&app, &collection, &after, &looks, &key, &limits, &bytes];
+                let lines = store
+                    .query_by(deadline, &store.shared.slow, true, OTHER_KEYS, &params)
+                    .await?;
+                check_line(view, lines.first())?;
+                build_page(&lines, look, limit).map_err(SqlFault::into_error)
+            },
+        )
+        .await
     }
 
     pub(super) async fn reseal_page(
@@ -92,24 +104,29 @@ impl PostgresStore {
         rows: &[Reseal<ObjectId>],
     ) -> Result<Vec<bool>, StoreError> {
         let rows = rows.to_vec();
-        let work = move |store: Self, deadline| async move {
-            let (app, collection) = numbers(view.map)?;
-            let columns = ResealColumns::sorted(
-                rows.iter()
-                    .map(|row| (&row.id.0, row.old.as_ref(), row.new.as_ref())),
-            );
-            let (generation, key) = (generation(view.generation), key.as_slice());
-            let ResealColumns { ids, old, new } = &columns;
-            let params: [&(dyn ToSql + Sync); 7] =
-                [&app, &collection, &generation, &key, ids, old, new];
-            let lane = store.shared.writers.take(deadline).await?;
-            // A retry finds the contents that the previous attempt has written.
-            let lines = store
-                .query_by(deadline, &lane, true, RESEAL, &params)
-                .await?;
-            check_line(view, lines.first())?;
-            resealed(&lines, 1, rows.iter().map(|row| row.id.0)).map_err(SqlFault::into_error)
-        };
-        self.in_turn(&self.shared.changes, work).await
+        self.run_with_permit(
+            &self.shared.changes,
+            move |store: Self, deadline| async move {
+                let (app, collection) = map_numbers(view.map)?;
+                let columns = ResealColumns::from_unsorted(
+                    rows.iter()
+                        .map(|row| (&row.id.0, row.old.as_ref(), row.new.as_ref())),
+                );
+                let generation = to_db_generation(view.generation);
+                let key = key.as_slice();
+                let ResealColumns { ids, old, new } = &columns;
+                let params: [&(dyn ToSql + Sync); 7] =
+                    [&app, &collection, &generation, &key, ids, old, new];
+                let connection = store.shared.writers.lease(deadline).await?;
+                // A retry finds the contents that the previous attempt has written.
+                let lines = store
+                    .query_by(deadline, &connection, true, RESEAL, &params)
+                    .await?;
+                check_line(view, lines.first())?;
+                find_resealed(&lines, 1, rows.iter().map(|row| row.id.0))
+                    .map_err(SqlFault::into_error)
+            },
+        )
+        .await
     }
 }

@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use tokio_postgres::types::ToSql;
 
-use crate::rows::{array_literal, column, key, numbers, seconds, to_key, to_time, unfit};
+use crate::rows::{
+    array_literal, db_seconds, map_numbers, read_column, read_key, row_fault, to_key, to_time,
+};
 use crate::sqlstate::SqlFault;
 use sealwire_store::{MapId, ObjectId, ObjectRow, StoreError, SubjectId, Term};
 
@@ -12,7 +14,7 @@ const TERM_BYTES: usize = 21;
 const SHARED: u8 = 0;
 const UNIQUE: u8 = 1;
 
-/// Columns of the table alias `t`, in the order that [`read`] expects. `bare` columns have an empty
+/// Columns of the table alias `t`, in the order that [`read_object`] expects. `bare` columns have an empty
 /// sealed content, because the content can be large.
 macro_rules! object_columns {
     () => {
@@ -43,7 +45,8 @@ pub(super) fn encode_terms(row: &ObjectRow) -> Vec<u8> {
 /// Returns unique terms and other terms. Returns `None` for bytes that [`encode_terms`] never
 /// returns.
 pub(super) fn decode_terms(bytes: &[u8]) -> Option<(Vec<Term>, Vec<Term>)> {
-    let (mut unique, mut shared) = (Vec::new(), Vec::new());
+    let mut unique = Vec::new();
+    let mut shared = Vec::new();
     let (terms, rest) = bytes.as_chunks::<TERM_BYTES>();
     for [place, term @ ..] in terms {
         let (index, hash) = term.split_first_chunk()?;
@@ -57,12 +60,13 @@ pub(super) fn decode_terms(bytes: &[u8]) -> Option<(Vec<Term>, Vec<Term>)> {
             _ => return None,
         }
     }
+
     rest.is_empty().then_some((unique, shared))
 }
 
 /// Converts a generation of control state. Generations count changes, so the maximum is never
 /// reached.
-pub(super) fn generation(generation: u64) -> i64 {
+pub(super) fn to_db_generation(generation: u64) -> i64 {
     generation.try_into().unwrap_or(i64::MAX)
 }
 
@@ -70,7 +74,7 @@ pub(super) fn generation(generation: u64) -> i64 {
 ///
 /// # Errors
 /// [`StoreError::Invalid`] beyond `i64::MAX`.
-pub(super) fn version(version: u64) -> Result<i64, StoreError> {
+pub(super) fn to_db_version(version: u64) -> Result<i64, StoreError> {
     version
         .try_into()
         .map_err(|_| StoreError::Invalid("the version of an object is too large".to_owned()))
@@ -100,20 +104,20 @@ impl<'a> ObjectColumns<'a> {
     ///
     /// # Errors
     /// If the number of a map or a version is too large.
-    pub(super) fn of(
+    pub(super) fn from_rows(
         rows: impl IntoIterator<Item = (MapId, &'a ObjectRow)>,
     ) -> Result<Self, StoreError> {
         let mut columns = Self::default();
         for (map, row) in rows {
-            let (app, collection) = numbers(map)?;
+            let (app, collection) = map_numbers(map)?;
             columns.apps.push(app);
             columns.collections.push(collection);
             columns.ids.push(&row.id.0);
-            columns.versions.push(version(row.version)?);
-            columns.created.push(seconds(row.created));
-            columns.updated.push(seconds(row.updated));
-            columns.expires.push(row.expires.map(seconds));
-            columns.archived.push(row.archived.map(seconds));
+            columns.versions.push(to_db_version(row.version)?);
+            columns.created.push(db_seconds(row.created));
+            columns.updated.push(db_seconds(row.updated));
+            columns.expires.push(row.expires.map(db_seconds));
+            columns.archived.push(row.archived.map(db_seconds));
             columns
                 .subjects
                 .push(row.subject.as_ref().map(|subject| subject.0.as_slice()));
@@ -122,6 +126,7 @@ impl<'a> ObjectColumns<'a> {
             columns.terms.push(encode_terms(row));
             columns.sealed.push(&row.sealed);
         }
+
         Ok(columns)
     }
 
@@ -168,7 +173,7 @@ pub(super) struct TermColumns<'a> {
 impl<'a> TermColumns<'a> {
     /// Converts terms in the order of their table, so that concurrent writers wait for each other
     /// and do not deadlock. Removes duplicates.
-    pub(super) fn sorted(mut terms: Vec<HeldTerm<'a>>) -> Result<Self, StoreError> {
+    pub(super) fn from_unsorted(mut terms: Vec<HeldTerm<'a>>) -> Result<Self, StoreError> {
         terms.sort_unstable();
         terms.dedup();
         let mut columns = Self::default();
@@ -179,7 +184,7 @@ impl<'a> TermColumns<'a> {
     }
 
     fn push(&mut self, map: MapId, term: &'a Term, id: &'a ObjectId) -> Result<(), StoreError> {
-        let (app, collection) = numbers(map)?;
+        let (app, collection) = map_numbers(map)?;
         self.apps.push(app);
         self.collections.push(collection);
         self.indexes.push(term.index.into());
@@ -204,40 +209,42 @@ impl<'a> TermColumns<'a> {
 }
 
 /// Reads the object whose [`object_columns`] start at index `at`.
-pub(super) fn read(row: &tokio_postgres::Row, at: usize) -> Result<ObjectRow, SqlFault> {
-    let (unique, terms) = decode_terms(column(row, at + 9)?).ok_or_else(unfit)?;
+pub(super) fn read_object(row: &tokio_postgres::Row, at: usize) -> Result<ObjectRow, SqlFault> {
+    let (unique, terms) = decode_terms(read_column(row, at + 9)?).ok_or_else(row_fault)?;
     Ok(ObjectRow {
-        id: ObjectId(key(row, at)?),
-        version: column::<i64>(row, at + 1)?
+        id: ObjectId(read_key(row, at)?),
+        version: read_column::<i64>(row, at + 1)?
             .try_into()
-            .map_err(|_| unfit())?,
-        created: to_time(column(row, at + 2)?)?,
-        updated: to_time(column(row, at + 3)?)?,
-        expires: column::<Option<i64>>(row, at + 4)?
+            .map_err(|_| row_fault())?,
+        created: to_time(read_column(row, at + 2)?)?,
+        updated: to_time(read_column(row, at + 3)?)?,
+        expires: read_column::<Option<i64>>(row, at + 4)?
             .map(to_time)
             .transpose()?,
-        archived: column::<Option<i64>>(row, at + 5)?
+        archived: read_column::<Option<i64>>(row, at + 5)?
             .map(to_time)
             .transpose()?,
-        subject: column::<Option<&[u8]>>(row, at + 6)?
+        subject: read_column::<Option<&[u8]>>(row, at + 6)?
             .map(to_key)
             .transpose()?
             .map(SubjectId),
-        key: column::<&[u8]>(row, at + 7)?
+        key: read_column::<&[u8]>(row, at + 7)?
             .try_into()
-            .map_err(|_| unfit())?,
-        tags: column::<Option<Vec<String>>>(row, at + 8)?.unwrap_or_default(),
+            .map_err(|_| row_fault())?,
+        tags: read_column::<Option<Vec<String>>>(row, at + 8)?.unwrap_or_default(),
         unique,
         terms,
-        sealed: Bytes::copy_from_slice(column(row, at + 10)?),
+        sealed: Bytes::copy_from_slice(read_column(row, at + 10)?),
     })
 }
 
 /// Reads the term whose index number is at index `at`, followed by its hash.
 pub(super) fn read_term(row: &tokio_postgres::Row, at: usize) -> Result<Term, SqlFault> {
     Ok(Term {
-        index: column::<i64>(row, at)?.try_into().map_err(|_| unfit())?,
-        hash: key(row, at + 1)?,
+        index: read_column::<i64>(row, at)?
+            .try_into()
+            .map_err(|_| row_fault())?,
+        hash: read_key(row, at + 1)?,
     })
 }
 
@@ -247,7 +254,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use sealwire_store::suite::objects::object;
+    use sealwire_store::contract_tests::objects::object;
 
     fn terms() -> impl Strategy<Value = Vec<Term>> {
         vec(
@@ -258,13 +265,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn terms_come_back(unique in terms(), terms in terms()) {
+        fn terms_survive_encoding(unique in terms(), terms in terms()) {
             let row = ObjectRow { unique: unique.clone(), terms: terms.clone(), ..object(1) };
             prop_assert_eq!(decode_terms(&encode_terms(&row)), Some((unique, terms)));
         }
 
         #[test]
-        fn whatever_is_decoded_is_encoded_equally(mut bytes in vec(any::<u8>(), 0..90), places in vec(0_u8..3, 5)) {
+        fn decoded_terms_encode_to_the_same_bytes(mut bytes in vec(any::<u8>(), 0..90), places in vec(0_u8..3, 5)) {
             bytes.chunks_mut(TERM_BYTES).zip(places).for_each(|(term, place)| term[0] = place);
             if let Some((unique, terms)) = decode_terms(&bytes) {
                 prop_assert_eq!(encode_terms(&ObjectRow { unique, terms, ..object(1) }), bytes);
@@ -273,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_are_no_terms() {
+    fn terms_reject_other_bytes() {
         let term = |place: u8| [&[place][..], &[7; 20]].concat();
         let cases = [
             (vec![], true),
@@ -297,8 +304,8 @@ mod tests {
             (1 << 63, None),
             (u64::MAX, None),
         ] {
-            assert_eq!(version(number).ok(), expected);
-            assert_eq!(generation(number), expected.unwrap_or(i64::MAX));
+            assert_eq!(to_db_version(number).ok(), expected);
+            assert_eq!(to_db_generation(number), expected.unwrap_or(i64::MAX));
         }
     }
 }

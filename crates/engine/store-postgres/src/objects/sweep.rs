@@ -8,15 +8,15 @@
 use tokio::time::Instant;
 use tokio_postgres::types::ToSql;
 
-use super::change::{Removal, remove};
-use super::read::behind;
+use super::change::{Removal, remove_objects};
+use super::read::start_after;
 use super::rows::decode_terms;
 use crate::PostgresStore;
-use crate::rows::{column, key, numbers, seconds, unfit};
+use crate::rows::{db_seconds, map_numbers, read_column, read_key, row_fault};
 use crate::session::Session;
 use crate::sqlstate::SqlFault;
 use crate::transaction_guard::TransactionGuard;
-use crate::write::overtaken;
+use crate::write::conflict_fault;
 use sealwire_store::{MapId, ObjectId, Page, StoreError, Sweep, Term};
 
 /// Maximum objects of one page.
@@ -142,18 +142,19 @@ struct DueObject {
 
 impl SweepPlan {
     fn new(now: u64, map: MapId, sweep: Sweep) -> Result<Self, StoreError> {
-        let (app, collection) = numbers(map)?;
+        let (app, collection) = map_numbers(map)?;
         let before = match sweep {
             Sweep::Archive { expired_before } => expired_before,
             Sweep::Prune { archived_before } => archived_before,
             Sweep::Erase => 0,
         };
+
         Ok(Self {
             app,
             collection,
             map,
             sweep,
-            times: [seconds(before), seconds(now)],
+            times: [db_seconds(before), db_seconds(now)],
         })
     }
 
@@ -168,33 +169,37 @@ impl SweepPlan {
     }
 
     /// Changes the objects of `ids` that are still due. Returns their number.
-    async fn change(&self, session: &Session, ids: &[ObjectId]) -> Result<u64, SqlFault> {
+    async fn change_objects(&self, session: &Session, ids: &[ObjectId]) -> Result<u64, SqlFault> {
         let (_, _, lock) = self.statements();
         let ids: Vec<&[u8]> = ids.iter().map(|id| id.0.as_slice()).collect();
-        let (count, [before, now]) = (ids.len() as i64, &self.times);
+        let count = ids.len() as i64;
+        let [before, now] = &self.times;
         let params: [&(dyn ToSql + Sync); 6] =
             [&self.app, &self.collection, &ids, &count, before, now];
         let ((), locked) =
-            tokio::try_join!(biased; session.batch("BEGIN"), session.query(lock, &params))?;
+            tokio::try_join!(biased; session.batch_execute("BEGIN"), session.query(lock, &params))?;
         let mut due: Vec<DueObject> = Vec::with_capacity(locked.len());
         for row in &locked {
-            let (unique, terms) = decode_terms(column(row, 1)?).ok_or_else(unfit)?;
+            let (unique, terms) = decode_terms(read_column(row, 1)?).ok_or_else(row_fault)?;
             let object = DueObject {
-                id: ObjectId(key(row, 0)?),
+                id: ObjectId(read_key(row, 0)?),
                 unique,
                 terms,
             };
-            due.extend(column::<bool>(row, 2)?.then_some(object));
+
+            due.extend(read_column::<bool>(row, 2)?.then_some(object));
         }
+
         let archives = matches!(self.sweep, Sweep::Archive { .. });
         if archives && !due.is_empty() {
             let ids: Vec<&[u8]> = due.iter().map(|object| object.id.0.as_slice()).collect();
             let params: [&(dyn ToSql + Sync); 6] =
                 [&self.app, &self.collection, &ids, &count, before, now];
             if session.execute(ARCHIVE, &params).await? != due.len() as u64 {
-                return Err(overtaken());
+                return Err(conflict_fault());
             }
         }
+
         let mut removal = Removal::default();
         for DueObject { id, unique, terms } in &due {
             removal
@@ -207,8 +212,9 @@ impl SweepPlan {
                 .objects
                 .extend((!archives).then_some((self.map, id)));
         }
-        remove(session, removal).await?;
-        session.batch("COMMIT").await?;
+
+        remove_objects(session, removal).await?;
+        session.batch_execute("COMMIT").await?;
         Ok(due.len() as u64)
     }
 }
@@ -223,23 +229,26 @@ impl PostgresStore {
         due_max: Option<i64>,
         dry_run: bool,
     ) -> Result<Page<u64, ObjectId>, StoreError> {
-        let work = move |store: Self, deadline| async move {
-            let plan = SweepPlan::new(now, map, sweep)?;
-            let limit = limit.clamp(1, PAGE_MAX);
-            let Page { found, next } = store
-                .due(deadline, &plan, after, limit, due_max.unwrap_or(DUE_MAX))
-                .await?;
-            let count = match found.len() {
-                count if dry_run || count == 0 => count as u64,
-                _ => store.change_due(deadline, &plan, &found).await?,
-            };
-            Ok(Page { found: count, next })
-        };
-        self.in_turn(&self.shared.walks, work).await
+        self.run_with_permit(
+            &self.shared.walks,
+            move |store: Self, deadline| async move {
+                let plan = SweepPlan::new(now, map, sweep)?;
+                let limit = limit.clamp(1, PAGE_MAX);
+                let Page { found, next } = store
+                    .find_due(deadline, &plan, after, limit, due_max.unwrap_or(DUE_MAX))
+                    .await?;
+                let count = match found.len() {
+                    count if dry_run || count == 0 => count as u64,
+                    _ => store.change_due(deadline, &plan, &found).await?,
+                };
+                Ok(Page { found: count, next })
+            },
+        )
+        .await
     }
 
     /// Returns the ids of due objects after `after`, ascending.
-    async fn due(
+    async fn find_due(
         &self,
         deadline: Instant,
         plan: &SweepPlan,
@@ -249,7 +258,9 @@ impl PostgresStore {
     ) -> Result<Page<Vec<ObjectId>, ObjectId>, StoreError> {
         let (by_time, walk, _) = plan.statements();
         // Requests one more object than the page holds, to find out whether the page is the last.
-        let (after, look, most) = (behind(&after), limit as i64 + 1, due_max + 1);
+        let after = start_after(&after);
+        let look = limit as i64 + 1;
+        let most = due_max + 1;
         let [before, now] = &plan.times;
         let params: [&(dyn ToSql + Sync); 7] = [
             &plan.app,
@@ -268,27 +279,28 @@ impl PostgresStore {
                 .await?;
             let count = lines
                 .first()
-                .map_or(Ok(0), |line| column::<i64>(line, 0))
+                .map_or(Ok(0), |line| read_column::<i64>(line, 0))
                 .map_err(SqlFault::into_error)?;
             is_walk = count > due_max;
         }
+
         if is_walk {
             lines = self
                 .query_by(deadline, &self.shared.slow, true, walk, &params)
                 .await?;
         }
+
         let mut page = Page {
             found: Vec::new(),
             next: None,
         };
-        let read = |line| -> Result<_, SqlFault> {
-            Ok((ObjectId(key(line, 1)?), column::<bool>(line, 2)?))
-        };
+
         for line in lines.iter().take(limit) {
-            let (id, is_due) = read(line).map_err(SqlFault::into_error)?;
+            let (id, is_due) = read_due(line).map_err(SqlFault::into_error)?;
             page.found.extend(is_due.then_some(id));
             page.next = (lines.len() > limit).then_some(id);
         }
+
         Ok(page)
     }
 
@@ -300,19 +312,26 @@ impl PostgresStore {
     ) -> Result<u64, StoreError> {
         // The request is not repeated after a lost response, because the retry would count no
         // changes.
-        let mut call = self.shared.slow.call_by(deadline, false);
+        let mut query = self.shared.slow.start_query_by(deadline, false);
         loop {
-            let session = call.session().await?;
-            let open = TransactionGuard::new(&session);
-            let outcome = call.bound(&session, plan.change(&session, ids)).await;
-            open.end(&call, &outcome).await;
+            let session = query.next_session().await?;
+            let guard = TransactionGuard::new(&session);
+            let outcome = query
+                .run_until_deadline(&session, plan.change_objects(&session, ids))
+                .await;
+            guard.end(&query, &outcome).await;
             match outcome {
                 Ok(count) => return Ok(count),
-                Err(fault) => call
-                    .again(session, fault)
+                Err(fault) => query
+                    .prepare_retry(session, fault)
                     .await
                     .map_err(SqlFault::into_error)?,
             }
         }
     }
+}
+
+/// Reads an id, and whether its object is due, from a line of [`due!`] or [`walk!`].
+fn read_due(line: &tokio_postgres::Row) -> Result<(ObjectId, bool), SqlFault> {
+    Ok((ObjectId(read_key(line, 1)?), read_column::<bool>(line, 2)?))
 }

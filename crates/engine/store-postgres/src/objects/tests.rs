@@ -7,7 +7,7 @@ pub(crate) mod upkeep;
 use std::sync::Arc;
 
 use crate::tests::open;
-use sealwire_store::suite::objects::view;
+use sealwire_store::contract_tests::objects::view;
 use sealwire_store::{MapId, ObjectGroup, ObjectRow, ObjectStore, ObjectWrite};
 
 /// Statement that counts terms on which objects and tables of terms do not agree.
@@ -37,11 +37,11 @@ fn next(row: ObjectRow) -> ObjectRow {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn object_suite_over_a_socket() {
     let store: Arc<dyn ObjectStore> = Arc::new(open(false).await);
-    sealwire_store::suite::object_store(store).await;
+    sealwire_store::contract_tests::object_store(store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn object_suite_over_tls() {
     let store: Arc<dyn ObjectStore> = Arc::new(open(true).await);
-    sealwire_store::suite::object_store(store).await;
+    sealwire_store::contract_tests::object_store(store).await;
 }

@@ -3,10 +3,10 @@
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::read::{behind, behind_in, check_line, fence};
+use super::read::{check_line, fence, start_after, start_scan_after};
 use super::rows::{self, object_columns};
 use crate::PostgresStore;
-use crate::rows::{column, map, numbers, seconds};
+use crate::rows::{db_seconds, map_numbers, read_column, read_map};
 use crate::sqlstate::SqlFault;
 use sealwire_store::{
     Filter, MapId, MapView, ObjectId, ObjectRow, Page, SCAN_BYTES, StoreError, SubjectId,
@@ -104,51 +104,60 @@ impl PostgresStore {
         limit: usize,
     ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError> {
         let filter = filter.clone();
-        let work = move |store: Self, deadline| async move {
-            let (app, collection) = numbers(view.map)?;
-            let is_plain =
-                filter.tag.is_none() && filter.expired_before.is_none() && !filter.archived;
-            let limit = limit.clamp(1, LOOK_MAX);
-            let look = if is_plain { limit } else { LOOK_MAX };
-            let (after, before) = (behind(&after), filter.expired_before.map(seconds));
-            let (looks, limits, bytes) = (look as i64, limit as i64, SCAN_BYTES as i64);
-            let params: [&(dyn ToSql + Sync); 9] = [
-                &app,
-                &collection,
-                &after,
-                &looks,
-                &filter.archived,
-                &filter.tag,
-                &before,
-                &limits,
-                &bytes,
-            ];
-            let lines = store
-                .query_by(deadline, &store.shared.slow, true, LIST, &params)
-                .await?;
-            check_line(view, lines.first())?;
-            page(&lines, look, limit).map_err(SqlFault::into_error)
-        };
-        self.in_turn(&self.shared.walks, work).await
+        self.run_with_permit(
+            &self.shared.walks,
+            move |store: Self, deadline| async move {
+                let (app, collection) = map_numbers(view.map)?;
+                let is_plain =
+                    filter.tag.is_none() && filter.expired_before.is_none() && !filter.archived;
+                let limit = limit.clamp(1, LOOK_MAX);
+                let look = if is_plain { limit } else { LOOK_MAX };
+                let after = start_after(&after);
+                let before = filter.expired_before.map(db_seconds);
+                let looks = look as i64;
+                let limits = limit as i64;
+                let bytes = SCAN_BYTES as i64;
+                let params: [&(dyn ToSql + Sync); 9] = [
+                    &app,
+                    &collection,
+                    &after,
+                    &looks,
+                    &filter.archived,
+                    &filter.tag,
+                    &before,
+                    &limits,
+                    &bytes,
+                ];
+                let lines = store
+                    .query_by(deadline, &store.shared.slow, true, LIST, &params)
+                    .await?;
+                check_line(view, lines.first())?;
+                build_page(&lines, look, limit).map_err(SqlFault::into_error)
+            },
+        )
+        .await
     }
 
     pub(super) async fn map_behind(
         &self,
         after: Option<MapId>,
     ) -> Result<Option<MapId>, StoreError> {
-        let work = move |store: Self, deadline| async move {
-            let (app, collection) = after.map_or(Ok((-1, -1)), numbers)?;
-            let params: [&(dyn ToSql + Sync); 2] = [&app, &collection];
-            let found = store
-                .query_by(deadline, &store.shared.slow, true, NEXT_MAP, &params)
-                .await?;
-            found
-                .first()
-                .map(|row| map(row, 0))
-                .transpose()
-                .map_err(SqlFault::into_error)
-        };
-        self.in_turn(&self.shared.walks, work).await
+        self.run_with_permit(
+            &self.shared.walks,
+            move |store: Self, deadline| async move {
+                let (app, collection) = after.map_or(Ok((-1, -1)), map_numbers)?;
+                let params: [&(dyn ToSql + Sync); 2] = [&app, &collection];
+                let found = store
+                    .query_by(deadline, &store.shared.slow, true, NEXT_MAP, &params)
+                    .await?;
+                found
+                    .first()
+                    .map(|row| read_map(row, 0))
+                    .transpose()
+                    .map_err(SqlFault::into_error)
+            },
+        )
+        .await
     }
 
     pub(super) async fn subject_page(
@@ -159,25 +168,30 @@ impl PostgresStore {
         after: Option<(MapId, ObjectId)>,
         limit: usize,
     ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
-        let work = move |store: Self, deadline| async move {
-            let (app, _) = numbers(MapId { app, collection: 0 })?;
-            let ((_, collection), id) = behind_in(&after)?;
-            let (limit, bytes) = (limit.clamp(1, LOOK_MAX) as i64, SCAN_BYTES as i64);
-            let subject = subject.0.as_slice();
-            let params: [&(dyn ToSql + Sync); 6] =
-                [&app, &subject, &collection, &id, &limit, &bytes];
-            let found = store
-                .query_by(deadline, &store.shared.slow, true, SUBJECT, &params)
-                .await?;
-            let read = |line| -> Result<_, SqlFault> { Ok((map(line, 1)?, rows::read(line, 3)?)) };
-            let checked = found.iter().map(|line| {
-                let (map, row) = read(line).map_err(SqlFault::into_error)?;
-                check_line(MapView { map, generation }, Some(line))?;
-                Ok((map, row))
-            });
-            checked.collect()
-        };
-        self.in_turn(&self.shared.walks, work).await
+        self.run_with_permit(
+            &self.shared.walks,
+            move |store: Self, deadline| async move {
+                let (app, _) = map_numbers(MapId { app, collection: 0 })?;
+                let ((_, collection), id) = start_scan_after(&after)?;
+                let limit = limit.clamp(1, LOOK_MAX) as i64;
+                let bytes = SCAN_BYTES as i64;
+                let subject = subject.0.as_slice();
+                let params: [&(dyn ToSql + Sync); 6] =
+                    [&app, &subject, &collection, &id, &limit, &bytes];
+                let found = store
+                    .query_by(deadline, &store.shared.slow, true, SUBJECT, &params)
+                    .await?;
+                found
+                    .iter()
+                    .map(|line| {
+                        let (map, row) = read_pair(line, 1).map_err(SqlFault::into_error)?;
+                        check_line(MapView { map, generation }, Some(line))?;
+                        Ok((map, row))
+                    })
+                    .collect()
+            },
+        )
+        .await
     }
 
     pub(super) async fn scan_page(
@@ -185,34 +199,42 @@ impl PostgresStore {
         after: Option<(MapId, ObjectId)>,
         limit: usize,
     ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
-        let work = move |store: Self, deadline| async move {
-            let ((mut app, mut collection), mut id) = behind_in(&after)?;
-            let (limit, bytes) = (limit.clamp(1, LOOK_MAX) as i64, SCAN_BYTES as i64);
-            let read = |row| -> Result<_, SqlFault> { Ok((map(row, 0)?, rows::read(row, 2)?)) };
-            loop {
-                let params: [&(dyn ToSql + Sync); 5] = [&app, &collection, &id, &limit, &bytes];
-                let found = store
-                    .query_by(deadline, &store.shared.slow, true, SCAN, &params)
-                    .await?;
-                if !found.is_empty() || !store.shared.is_distributed {
-                    return found
-                        .iter()
-                        .map(|row| read(row).map_err(SqlFault::into_error))
-                        .collect();
+        self.run_with_permit(
+            &self.shared.walks,
+            move |store: Self, deadline| async move {
+                let ((mut app, mut collection), mut id) = start_scan_after(&after)?;
+                let limit = limit.clamp(1, LOOK_MAX) as i64;
+                let bytes = SCAN_BYTES as i64;
+                loop {
+                    let params: [&(dyn ToSql + Sync); 5] = [&app, &collection, &id, &limit, &bytes];
+                    let found = store
+                        .query_by(deadline, &store.shared.slow, true, SCAN, &params)
+                        .await?;
+                    if !found.is_empty() || !store.shared.is_distributed {
+                        return found
+                            .iter()
+                            .map(|row| read_pair(row, 0).map_err(SqlFault::into_error))
+                            .collect();
+                    }
+                    // The scan covered a single app, which has no more objects.
+                    let Some(next) = store.next_app(deadline, NEXT_MAP, app).await? else {
+                        return Ok(Vec::new());
+                    };
+                    (app, collection, id) = (next, -1, &[]);
                 }
-                // The scan covered a single app, which has no more objects.
-                let Some(next) = store.next_app(deadline, NEXT_MAP, app).await? else {
-                    return Ok(Vec::new());
-                };
-                (app, collection, id) = (next, -1, &[]);
-            }
-        };
-        self.in_turn(&self.shared.walks, work).await
+            },
+        )
+        .await
     }
 }
 
+/// Reads the map that starts at index `at`, followed by an object of the map.
+fn read_pair(row: &Row, at: usize) -> Result<(MapId, ObjectRow), SqlFault> {
+    Ok((read_map(row, at)?, rows::read_object(row, at + 2)?))
+}
+
 /// Builds a page from the lines of a statement of [`list!`].
-pub(super) fn page(
+pub(super) fn build_page(
     lines: &[Row],
     look: usize,
     limit: usize,
@@ -221,18 +243,21 @@ pub(super) fn page(
         found: Vec::new(),
         next: None,
     };
+
     for line in lines {
-        let (looked, chosen) = (column::<i64>(line, 1)?, column::<i64>(line, 3)?);
-        if column::<Option<&[u8]>>(line, 4)?.is_some() {
-            page.found.push(rows::read(line, 4)?);
+        let looked = read_column::<i64>(line, 1)?;
+        let chosen = read_column::<i64>(line, 3)?;
+        if read_column::<Option<&[u8]>>(line, 4)?.is_some() {
+            page.found.push(rows::read_object(line, 4)?);
         }
         let is_cut = page.found.len() == limit || (page.found.len() as i64) < chosen;
         page.next = match page.found.last() {
             // The statement looked at further matching objects but did not return them.
             Some(last) if is_cut => Some(last.id),
-            _ if looked == look as i64 => Some(ObjectId(crate::rows::key(line, 2)?)),
+            _ if looked == look as i64 => Some(ObjectId(crate::rows::read_key(line, 2)?)),
             _ => None,
         };
     }
+
     Ok(page)
 }

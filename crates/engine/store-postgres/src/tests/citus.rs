@@ -14,9 +14,11 @@ use tokio::time::sleep;
 use tokio_postgres::SimpleQueryMessage;
 
 use super::{LONG, open, options, unsynced};
-use crate::{CitusCluster, Distribution, PostgresOptions, PostgresStore, citus, examine, migrate};
-use sealwire_store::suite::objects as suite;
-use sealwire_store::suite::tokens::{id, print, printed, row, rows_of, write};
+use crate::{
+    CitusCluster, Distribution, PostgresOptions, PostgresStore, citus, inspect_database, migrate,
+};
+use sealwire_store::contract_tests::objects as contract_objects;
+use sealwire_store::contract_tests::tokens::{id, print, printed, row, rows_of, write};
 use sealwire_store::{
     ControlStore, Group, MapId, ObjectGroup, ObjectRow, ObjectStore, ObjectWrite, ObjectsWritten,
     Reseal, Row, StoreError, SubjectClaim, SubjectId, Sweep, TokenStore, Written,
@@ -97,14 +99,14 @@ sealwire_store::control_promises!(control);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn token_promises() {
     let store = Arc::new(open_anywhere().await);
-    sealwire_store::suite::token_store(Arc::clone(&store) as Arc<dyn TokenStore>).await;
-    sealwire_store::suite::token_subjects(store).await;
+    sealwire_store::contract_tests::token_store(Arc::clone(&store) as Arc<dyn TokenStore>).await;
+    sealwire_store::contract_tests::token_subjects(store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn object_promises() {
     let store: Arc<dyn ObjectStore> = Arc::new(open_anywhere().await);
-    sealwire_store::suite::object_store(store).await;
+    sealwire_store::contract_tests::object_store(store).await;
 }
 
 /// Returns a value of a parameter's type. All apps are 7.
@@ -129,13 +131,13 @@ fn value(kind: &str) -> &'static str {
 async fn plans(store: &PostgresStore) -> BTreeMap<String, String> {
     let shared = &store.shared;
     let mut plans = BTreeMap::new();
-    for lane in shared
+    for connection in shared
         .writers
-        .lanes()
+        .connections()
         .chain(&shared.readers)
         .chain([&shared.control, &shared.slow])
     {
-        let session = lane.call(true).session().await.unwrap();
+        let session = connection.start_query(true).next_session().await.unwrap();
         let client = session.client();
         let prepared = "SELECT name, statement, parameter_types::text[] FROM pg_prepared_statements WHERE name <> ''";
         for row in client.query(prepared, &[]).await.unwrap() {
@@ -174,7 +176,7 @@ fn spans_apps(statement: &str) -> bool {
 
 /// Makes calls of every kind.
 async fn use_everything(store: &PostgresStore) {
-    let (map, now) = (suite::fresh(), 10);
+    let (map, now) = (contract_objects::fresh(), 10);
     crate::tests::schema::used(store, map, 100).await;
     crate::objects::tests::upkeep::used(store, map, 100).await;
     let rows = [
@@ -210,9 +212,9 @@ async fn use_everything(store: &PostgresStore) {
         new: row(3).sealed,
     };
     store.reseal(map, &[reseal]).await.unwrap();
-    let view = suite::view(map);
+    let view = contract_objects::view(map);
     let reseal = Reseal {
-        id: suite::id(1),
+        id: contract_objects::id(1),
         old: "1".into(),
         new: "2".into(),
     };
@@ -229,9 +231,9 @@ async fn use_everything(store: &PostgresStore) {
     let subject = SubjectId([1; 16]);
     let key = ObjectRow {
         id: subject.row(),
-        ..suite::object(0)
+        ..contract_objects::object(0)
     };
-    let erasures = suite::view(MapId::of_erasures(map.app));
+    let erasures = contract_objects::view(MapId::of_erasures(map.app));
     let group = ObjectGroup {
         view: erasures,
         writes: Vec::new(),
@@ -283,14 +285,14 @@ async fn use_everything(store: &PostgresStore) {
             .unwrap();
         let row = ObjectRow {
             expires: Some(5),
-            ..suite::unique(1, &[(1, 1)])
+            ..contract_objects::unique(1, &[(1, 1)])
         };
         store.put_objects(&[(map, row)]).await.unwrap();
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_statement_touches_one_shard() {
+async fn statements_touch_one_shard() {
     let Some(citus) = needed() else { return };
     let (store, _database) = open_in(citus).await;
     use_everything(&store).await;
@@ -410,7 +412,7 @@ async fn statements_on_shards_read_by_whole_keys() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_interrupted_call_left_is_removed() {
+async fn sample_rows_of_an_interrupted_call_are_removed() {
     let Some(citus) = needed() else { return };
     let (store, database) = open_in(citus).await;
     drop(store);
@@ -440,9 +442,9 @@ async fn what_an_interrupted_call_left_is_removed() {
 
 /// Groups of several apps in one call: each has its own result, in the order of the call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_of_several_apps_are_split() {
+async fn requests_of_several_apps_are_split() {
     let store = open_anywhere().await;
-    let maps: Vec<MapId> = (0..5).map(|_| suite::fresh()).collect();
+    let maps: Vec<MapId> = (0..5).map(|_| contract_objects::fresh()).collect();
     let group = |n: usize, rows: Vec<Row>| Group {
         map: maps[n % 5],
         rows,
@@ -498,8 +500,8 @@ async fn calls_of_several_apps_are_split() {
     );
 
     let objects = |n: usize| ObjectGroup {
-        view: suite::view(maps[n % 5]),
-        writes: vec![ObjectWrite::Add(suite::unique(
+        view: contract_objects::view(maps[n % 5]),
+        writes: vec![ObjectWrite::Add(contract_objects::unique(
             n as u128,
             &[(1, n as u128 / 5)],
         ))],
@@ -516,60 +518,60 @@ async fn calls_of_several_apps_are_split() {
         .map(|n| {
             (
                 maps[n % 5],
-                suite::unique(50 + n as u128, &[(2, n as u128)]),
+                contract_objects::unique(50 + n as u128, &[(2, n as u128)]),
             )
         })
         .collect();
-    rows.push((maps[4], suite::unique(99, &[(1, 0)])));
+    rows.push((maps[4], contract_objects::unique(99, &[(1, 0)])));
     assert!(matches!(
         store.put_objects(&rows).await,
         Err(StoreError::Damaged { .. })
     ));
     for map in &maps {
-        assert_eq!(suite::scanned(&store, *map).await.len(), 2);
+        assert_eq!(contract_objects::scanned(&store, *map).await.len(), 2);
     }
     rows.pop();
     store.put_objects(&rows).await.unwrap();
     for map in &maps {
-        assert_eq!(suite::scanned(&store, *map).await.len(), 4);
+        assert_eq!(contract_objects::scanned(&store, *map).await.len(), 4);
     }
 }
 
 /// Rows, objects and control records that exist before the distribution are there after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_filled_database_is_distributed_once() {
+async fn distribution_of_a_filled_database_happens_once() {
     let Some(citus) = needed() else { return };
     let database = new_database(citus).await;
     let options = || options_of(citus, &database);
     let store = PostgresStore::connect(options()).await.unwrap();
-    let maps: Vec<MapId> = (0..20).map(|_| suite::fresh()).collect();
+    let maps: Vec<MapId> = (0..20).map(|_| contract_objects::fresh()).collect();
     for map in &maps {
         store
             .put(&[(*map, printed(1, 1)), (*map, row(2))])
             .await
             .unwrap();
-        suite::write(
+        contract_objects::write(
             &store,
             1,
             *map,
-            vec![ObjectWrite::Add(suite::unique(1, &[(1, 1)]))],
+            vec![ObjectWrite::Add(contract_objects::unique(1, &[(1, 1)]))],
         )
         .await;
         store.raise_fence(*map, 1).await.unwrap();
     }
     store.commit(0, "app/a", Some(b"{}")).await.unwrap();
-    let refused = distribute(options(), None, false)
+    let error = distribute(options(), None, false)
         .await
         .unwrap_err()
         .to_string();
-    assert!(refused.contains("stop all engines"), "{refused}");
+    assert!(error.contains("stop all engines"), "{error}");
     drop(store);
     let engines = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'sealwire'";
     let started = Instant::now();
     while tokio::task::block_in_place(|| database.sql(engines).unwrap()) != "0" {
         assert!(started.elapsed() < LONG, "connections stay open");
     }
-    let before = examine(options()).await.unwrap().citus.unwrap();
+    let before = inspect_database(options()).await.unwrap().citus.unwrap();
     assert_eq!(
         (
             before.distributed.len(),
@@ -590,7 +592,7 @@ async fn a_filled_database_is_distributed_once() {
         (names.clone(), 0, 100, 8)
     );
     assert_eq!(
-        examine(options()).await.unwrap().citus.unwrap(),
+        inspect_database(options()).await.unwrap().citus.unwrap(),
         before,
         "a dry run changes nothing"
     );
@@ -611,7 +613,7 @@ async fn a_filled_database_is_distributed_once() {
         .unwrap_err()
         .to_string();
     assert!(other.contains("has 8 shards"), "{other}");
-    let after = examine(options()).await.unwrap().citus.unwrap();
+    let after = inspect_database(options()).await.unwrap().citus.unwrap();
     assert_eq!(
         after,
         CitusCluster {
@@ -635,8 +637,8 @@ async fn a_filled_database_is_distributed_once() {
             [Some(printed(1, 1)), Some(row(2))]
         );
         assert_eq!(
-            suite::scanned(&store, *map).await,
-            [suite::unique(1, &[(1, 1)])]
+            contract_objects::scanned(&store, *map).await,
+            [contract_objects::unique(1, &[(1, 1)])]
         );
         assert_eq!(
             write(&store, 1, *map, &[printed(3, 1)]).await,
@@ -653,7 +655,7 @@ async fn a_filled_database_is_distributed_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_distributed_is_told() {
+async fn distribute_reports_unsuitable_databases() {
     let refusal = async |options: PostgresOptions| {
         distribute(options, None, true)
             .await
@@ -697,7 +699,7 @@ async fn what_cannot_be_distributed_is_told() {
 async fn a_distributed_schema_is_migrated() {
     let Some(citus) = needed() else { return };
     let (store, database) = open_in(citus).await;
-    let map = suite::fresh();
+    let map = contract_objects::fresh();
     assert_eq!(
         write(&store, 1, map, &[printed(1, 1)]).await,
         Written::Done(vec![None])
@@ -707,19 +709,25 @@ async fn a_distributed_schema_is_migrated() {
             .sql(&format!("DROP INDEX sealwire.{index}"))
             .unwrap();
     }
-    let session = store.shared.slow.call(true).session().await.unwrap();
-    session
-        .batch("BEGIN; DROP TABLE sealwire.leases")
+    let session = store
+        .shared
+        .slow
+        .start_query(true)
+        .next_session()
         .await
         .unwrap();
-    for statement in migrate::statements(include_str!("../migrations/3.sql")) {
-        session.batch(statement).await.unwrap();
+    session
+        .batch_execute("BEGIN; DROP TABLE sealwire.leases")
+        .await
+        .unwrap();
+    for statement in migrate::split_statements(include_str!("../migrations/3.sql")) {
+        session.batch_execute(statement).await.unwrap();
     }
     session
-        .batch("ALTER TABLE sealwire.tokens ADD COLUMN more bytea")
+        .batch_execute("ALTER TABLE sealwire.tokens ADD COLUMN more bytea")
         .await
         .unwrap();
-    session.batch("COMMIT").await.unwrap();
+    session.batch_execute("COMMIT").await.unwrap();
     let indexes = "SELECT count(*), count(DISTINCT result) FROM run_command_on_shards('sealwire.tokens',
         $$SELECT count(*) FROM pg_indexes WHERE tablename = split_part('%s', '.', 2)$$) WHERE success";
     assert_eq!(database.sql(indexes).unwrap(), "32|1");
@@ -731,10 +739,10 @@ async fn a_distributed_schema_is_migrated() {
 
 /// An app is moved to another worker and back while its rows are written and read. No call fails.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_app_moves_while_it_is_used() {
+async fn app_moves_while_it_is_used() {
     let Some(citus) = needed() else { return };
     let (store, database) = open_in(citus).await;
-    let map = suite::fresh();
+    let map = contract_objects::fresh();
     let (stop, count) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicUsize::new(0)),
@@ -754,9 +762,9 @@ async fn an_app_moves_while_it_is_used() {
                         rows_of(store.get(1, &[(map, id(n))]).await.unwrap()),
                         [Some(printed(n, n))]
                     );
-                    let object = ObjectWrite::Add(suite::unique(n, &[(1, n)]));
+                    let object = ObjectWrite::Add(contract_objects::unique(n, &[(1, n)]));
                     assert_eq!(
-                        suite::write(&store, 1, map, vec![object]).await,
+                        contract_objects::write(&store, 1, map, vec![object]).await,
                         ObjectsWritten::Done
                     );
                     count.fetch_add(1, Ordering::Relaxed);
@@ -805,9 +813,12 @@ async fn an_app_moves_while_it_is_used() {
     for writer in writers {
         written += writer.await.unwrap() as usize;
     }
-    let rows = sealwire_store::suite::tokens::scanned(&store, map).await;
+    let rows = sealwire_store::contract_tests::tokens::scanned(&store, map).await;
     assert_eq!(
-        (rows.len(), suite::scanned(&store, map).await.len()),
+        (
+            rows.len(),
+            contract_objects::scanned(&store, map).await.len()
+        ),
         (written, written)
     );
 }

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::open;
-use sealwire_store::suite::tokens::{fresh, row, scanned};
+use sealwire_store::contract_tests::tokens::{fresh, row, scanned};
 use sealwire_store::{Row, SECONDS_MAX, Sweep, TokenStore as _};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,7 +10,7 @@ use tokio::time::{pause, resume, sleep, timeout};
 
 use super::{LONG, options, shared, unsynced};
 use crate::{PostgresOptions, PostgresStore, PostgresTls};
-use sealwire_store::suite::tokens::{fresh, id, printed, row, rows_of, scanned, write};
+use sealwire_store::contract_tests::tokens::{fresh, id, printed, row, rows_of, scanned, write};
 use sealwire_store::{ControlStore, Group, MapId, Row, StoreError, TokenStore, Written};
 
 async fn try_write(store: &PostgresStore, map: MapId, row: Row) -> Result<Written, StoreError> {
@@ -27,7 +27,7 @@ async fn try_write(store: &PostgresStore, map: MapId, row: Row) -> Result<Writte
 }
 
 /// Sends requests until each kind of connection works again, because they reconnect one by one.
-async fn answers_again(store: &PostgresStore, map: MapId) {
+async fn wait_until_usable(store: &PostgresStore, map: MapId) {
     let started = Instant::now();
     while store.get(1, &[(map, id(1))]).await.is_err()
         || store.generation().await.is_err()
@@ -40,19 +40,19 @@ async fn answers_again(store: &PostgresStore, map: MapId) {
 }
 
 /// Waits until `count` connections are up.
-async fn all_connected(store: &PostgresStore, count: usize) {
+async fn wait_until_connected(store: &PostgresStore, count: usize) {
     let started = Instant::now();
-    while store.links() != (count, 0) {
+    while store.connection_counts() != (count, 0) {
         assert!(
             started.elapsed() < LONG,
             "each connects: {:?}",
-            store.links()
+            store.connection_counts()
         );
         sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Options of a store with the three write connections that [`nothing_answers`] needs concurrently.
+/// Options of a store with the three write connections that [`check_no_response`] needs concurrently.
 fn three_writers(server: &Postgres, url: String) -> PostgresOptions {
     PostgresOptions {
         writers: 3,
@@ -63,7 +63,7 @@ fn three_writers(server: &Postgres, url: String) -> PostgresOptions {
 /// Asserts that every kind of request fails with `Unavailable` within the store's timeout. The
 /// runtime's clock must be paused: it then jumps to the next timeout whenever nothing else can
 /// happen.
-async fn nothing_answers(store: &PostgresStore, map: MapId) {
+async fn check_no_response(store: &PostgresStore, map: MapId) {
     let started = tokio::time::Instant::now();
     let bounded = |what: &str, error: Option<StoreError>| {
         assert!(
@@ -96,7 +96,7 @@ async fn nothing_answers(store: &PostgresStore, map: MapId) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restart_fails_no_call() {
+async fn restart_fails_no_request() {
     let server = Postgres::start(unsynced()).unwrap();
     let database = server.database().unwrap();
     let store = Arc::new(
@@ -163,7 +163,7 @@ async fn a_restart_fails_no_call() {
 }
 
 #[tokio::test]
-async fn a_frozen_server_holds_nobody_up() {
+async fn frozen_server_delays_requests_at_most_the_timeout() {
     let server = Postgres::start(unsynced()).unwrap();
     let database = server.database().unwrap();
     let store = PostgresStore::connect(three_writers(&server, database.tls_url()))
@@ -175,21 +175,21 @@ async fn a_frozen_server_holds_nobody_up() {
         Written::Done(vec![None])
     );
     // A connection that came up later would not be known to be down.
-    all_connected(&store, 7).await;
+    wait_until_connected(&store, 7).await;
     server.freeze();
     pause();
-    nothing_answers(&store, map).await;
+    check_no_response(&store, map).await;
     sleep(LONG).await;
     // The connection is now known to be down, so requests fail immediately.
     let started = tokio::time::Instant::now();
     assert!(store.get(1, &[(map, id(1))]).await.is_err());
     assert_eq!(started.elapsed(), Duration::ZERO);
     assert!(!store.is_up());
-    let (up, down) = store.links();
+    let (up, down) = store.connection_counts();
     assert!(up + down == 7 && down > 0, "{up} up, {down} down");
     resume();
     server.thaw();
-    answers_again(&store, map).await;
+    wait_until_usable(&store, map).await;
     assert_eq!(
         write(&store, 1, map, &[row(2)]).await,
         Written::Done(vec![None])
@@ -198,7 +198,7 @@ async fn a_frozen_server_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn a_database_that_is_gone_comes_back() {
+async fn stopped_database_is_used_after_its_restart() {
     let server = Postgres::start(unsynced()).unwrap();
     let database = server.database().unwrap();
     let store = PostgresStore::connect(three_writers(&server, database.socket_url()))
@@ -211,10 +211,10 @@ async fn a_database_that_is_gone_comes_back() {
     );
     server.stop(Stop::Kill);
     pause();
-    nothing_answers(&store, map).await;
+    check_no_response(&store, map).await;
     resume();
     server.restart().unwrap();
-    answers_again(&store, map).await;
+    wait_until_usable(&store, map).await;
     assert_eq!(scanned(&store, map).await, [row(1)]);
     assert!(
         timeout(LONG, store.changed()).await.is_ok(),
@@ -223,7 +223,7 @@ async fn a_database_that_is_gone_comes_back() {
 }
 
 #[tokio::test]
-async fn a_network_that_swallows_everything_holds_nobody_up() {
+async fn black_hole_network_delays_requests_at_most_the_timeout() {
     let server = shared();
     let database = server.database().unwrap();
     let proxy = Proxy::start(server.port()).unwrap();
@@ -237,10 +237,10 @@ async fn a_network_that_swallows_everything_holds_nobody_up() {
     );
     proxy.black_hole(true);
     pause();
-    nothing_answers(&store, map).await;
+    check_no_response(&store, map).await;
     resume();
     proxy.black_hole(false);
-    answers_again(&store, map).await;
+    wait_until_usable(&store, map).await;
     assert_eq!(
         write(&store, 1, map, &[row(1)]).await,
         Written::Taken(vec![0])
@@ -249,7 +249,7 @@ async fn a_network_that_swallows_everything_holds_nobody_up() {
 
 /// Whatever is cut, the client sees the normal result, and every row exists exactly once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_is_cut_in_a_commit_loses_and_doubles_nothing() {
+async fn connection_cut_in_a_commit_loses_and_duplicates_nothing() {
     // Each cut lengthens the next reconnect pause, so each kind of cut has its own store.
     let cuts = [
         ("sealed", false),
@@ -280,7 +280,7 @@ async fn connections_are_cut(at: &str, delivered: bool) {
     })
     .await
     .unwrap();
-    all_connected(&store, 7).await;
+    wait_until_connected(&store, 7).await;
     let accepted = proxy.accepted();
     for (what, rows) in [
         ("rows", [row(1), row(2)]),
@@ -332,7 +332,7 @@ async fn connections_are_cut(at: &str, delivered: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_that_are_dropped_leave_nothing_open() {
+async fn cancelled_requests_leave_no_open_transaction() {
     let server = shared();
     let database = server.database().unwrap();
     let store = PostgresStore::connect(options(server, database.socket_url()))
@@ -376,7 +376,7 @@ async fn calls_that_are_dropped_leave_nothing_open() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_store_hears_of_changes_also_after_its_connection_broke() {
+async fn changes_reach_another_store_after_its_connection_broke() {
     let server = shared();
     let database = server.database().unwrap();
     let one = PostgresStore::connect(options(server, database.socket_url()))
@@ -395,14 +395,14 @@ async fn another_store_hears_of_changes_also_after_its_connection_broke() {
         timeout(LONG, other.changed()).await.is_ok(),
         "it may have missed something"
     );
-    answers_again(&one, fresh()).await;
+    wait_until_usable(&one, fresh()).await;
     one.commit(1, "app/a", None).await.unwrap();
     assert!(timeout(LONG, other.changed()).await.is_ok());
     assert_eq!(other.generation().await.unwrap(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_next_address_takes_over() {
+async fn next_address_takes_over() {
     let first = Postgres::start(unsynced()).unwrap();
     let database = first.database().unwrap();
     let second = first.standby().unwrap();
@@ -452,7 +452,7 @@ async fn the_next_address_takes_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fewer_connections_than_wanted_are_enough() {
+async fn missing_connections_do_not_stop_the_store() {
     let server = shared();
     let database = server.database().unwrap();
     let many = PostgresOptions {
@@ -518,7 +518,7 @@ async fn fewer_connections_than_wanted_are_enough() {
 /// Only one request at a time changes rows by id, and only one walks a map. A request that is
 /// cancelled while it waits for the permit has no effect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_leaves_before_its_turn_changes_nothing() {
+async fn request_cancelled_while_waiting_changes_nothing() {
     let server = shared();
     let database = server.database().unwrap();
     let patient = PostgresOptions {
@@ -542,9 +542,15 @@ async fn who_leaves_before_its_turn_changes_nothing() {
         .collect();
     store.put(&rows).await.unwrap();
     let other = PostgresStore::connect(patient).await.unwrap();
-    let session = other.shared.slow.call(true).session().await.unwrap();
+    let session = other
+        .shared
+        .slow
+        .start_query(true)
+        .next_session()
+        .await
+        .unwrap();
     session
-        .batch("BEGIN; LOCK TABLE sealwire.tokens IN SHARE MODE")
+        .batch_execute("BEGIN; LOCK TABLE sealwire.tokens IN SHARE MODE")
         .await
         .unwrap();
     let locks = "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
@@ -572,7 +578,7 @@ async fn who_leaves_before_its_turn_changes_nothing() {
             "the table is locked"
         );
     }
-    session.batch("COMMIT").await.unwrap();
+    session.batch_execute("COMMIT").await.unwrap();
     let started = Instant::now();
     let changed = async || {
         let rows = scanned(&store, map).await;
@@ -595,26 +601,26 @@ async fn who_leaves_before_its_turn_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_sent_on_a_connection_that_was_given_up() {
+async fn abandoned_connection_sends_no_statement() {
     let server = shared();
     let database = server.database().unwrap();
     let store = PostgresStore::connect(options(server, database.socket_url()))
         .await
         .unwrap();
-    let lane = &store.shared.control;
+    let connection = &store.shared.control;
     for _ in 0..4 {
-        let session = lane.call(true).session().await.unwrap();
-        session.condemn();
+        let session = connection.start_query(true).next_session().await.unwrap();
+        session.abandon();
         assert!(!Arc::ptr_eq(
             &session,
-            &lane.call(true).session().await.unwrap()
+            &connection.start_query(true).next_session().await.unwrap()
         ));
     }
 }
 
 /// The second attempt fails for another reason than existing rows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_attempt_without_an_answer_wrote_stays_its_own_when_groups_part() {
+async fn rows_of_a_lost_attempt_are_recognized_when_a_batch_is_split() {
     let server = shared();
     let database = server.database().unwrap();
     let proxy = Proxy::start(server.port()).unwrap();
@@ -633,7 +639,7 @@ async fn what_an_attempt_without_an_answer_wrote_stays_its_own_when_groups_part(
     );
     // A sequence counts attempts that are not committed, too: the second can come before the first
     // one ends.
-    let refused = "CREATE SEQUENCE public.attempts;
+    let failing_trigger = "CREATE SEQUENCE public.attempts;
         GRANT ALL ON SEQUENCE public.attempts TO PUBLIC;
         CREATE FUNCTION public.fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             IF get_byte(NEW.id, 15) = 1 AND nextval('public.attempts') > 1 THEN
@@ -642,7 +648,7 @@ async fn what_an_attempt_without_an_answer_wrote_stays_its_own_when_groups_part(
             RETURN NEW;
         END $$;
         CREATE TRIGGER fail BEFORE INSERT ON sealwire.tokens FOR EACH ROW EXECUTE FUNCTION public.fail()";
-    database.sql(refused).unwrap();
+    database.sql(failing_trigger).unwrap();
     proxy.cut_at(b"sealed", true);
     let answers = store
         .write(

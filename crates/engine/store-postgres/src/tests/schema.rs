@@ -5,14 +5,16 @@ use sealwire_testkit::{Database, Postgres};
 use tokio::task::JoinSet;
 
 use super::{options, shared, unsynced};
-use crate::examine;
+use crate::inspect_database;
 use crate::migrate::KNOWN;
 use crate::{PostgresOptions, PostgresStore};
-use sealwire_store::suite::tokens::{fresh, id, print, printed, row, rows_of, scanned, write};
+use sealwire_store::contract_tests::tokens::{
+    fresh, id, print, printed, row, rows_of, scanned, write,
+};
 use sealwire_store::{ControlStore, Filter, Group, Row, StoreError, TokenStore, Written};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sixteen_make_the_schema_once() {
+async fn schema_is_created_once_by_sixteen_stores() {
     let server = Postgres::start(unsynced().set("max_connections", "200")).unwrap();
     let database = server.database().unwrap();
     let mut tasks = JoinSet::new();
@@ -131,11 +133,11 @@ async fn a_newer_schema_is_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn looking_at_a_database_makes_nothing_there() {
+async fn inspection_creates_nothing() {
     let server = Postgres::start(unsynced().set("synchronous_commit", "off")).unwrap();
     let database = server.database().unwrap();
     for (url, tls) in [(database.socket_url(), false), (database.tls_url(), true)] {
-        let found = examine(options(&server, url)).await.unwrap();
+        let found = inspect_database(options(&server, url)).await.unwrap();
         assert_eq!(
             (
                 found.schema,
@@ -177,7 +179,7 @@ async fn looking_at_a_database_makes_nothing_there() {
         .await
         .unwrap();
     assert_eq!(
-        examine(options(&server, database.socket_url()))
+        inspect_database(options(&server, database.socket_url()))
             .await
             .unwrap()
             .schema,
@@ -186,7 +188,7 @@ async fn looking_at_a_database_makes_nothing_there() {
     database
         .sql("INSERT INTO sealwire.migrations (version) VALUES (99)")
         .unwrap();
-    let newer = examine(options(&server, database.socket_url()))
+    let newer = inspect_database(options(&server, database.socket_url()))
         .await
         .unwrap_err();
     assert!(
@@ -265,7 +267,7 @@ pub(super) async fn used(store: &PostgresStore, map: sealwire_store::MapId, n: u
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_schema_that_changes_in_use_fails_nothing() {
+async fn schema_change_in_use_fails_no_request() {
     let server = shared();
     let database = server.database().unwrap();
     let store = PostgresStore::connect(options(server, database.socket_url()))
@@ -304,7 +306,7 @@ fn fail(database: &Database<'_>, state: &str, times: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_passes_is_repeated_and_what_lasts_is_told() {
+async fn temporary_errors_are_retried_and_lasting_ones_reported() {
     let server = shared();
     let database = server.database().unwrap();
     let store = PostgresStore::connect(options(server, database.socket_url()))
@@ -376,7 +378,7 @@ async fn what_passes_is_repeated_and_what_lasts_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_group_that_cannot_be_written_fails_alone() {
+async fn group_that_cannot_be_written_fails_alone() {
     let server = shared();
     let database = server.database().unwrap();
     let store = PostgresStore::connect(options(server, database.socket_url()))

@@ -85,6 +85,7 @@ impl<T> BatchQueue<T> {
             carried: 0,
             closed: false,
         };
+
         Self {
             rules,
             books: Mutex::new(books),
@@ -132,7 +133,7 @@ impl<T> BatchQueue<T> {
 
     /// Marks the batch of this worker as completed. Clients of the batch can queue new requests
     /// before the worker takes its next batch.
-    pub(super) fn observe_batch(&self, lane: &mut LastBatch) {
+    pub(super) fn complete_batch(&self, lane: &mut LastBatch) {
         if let Some((_, weight)) = &mut lane.0 {
             self.books().carried -= std::mem::take(weight);
         }
@@ -146,6 +147,7 @@ impl<T> BatchQueue<T> {
         if last == Some(Sort::Second) {
             books.second_lanes -= 1;
         }
+
         let first = !books.rings[0].is_empty();
         let second = !books.rings[1].is_empty() && books.second_lanes < self.rules.second_lanes;
         let sort = match (first, second) {
@@ -160,9 +162,11 @@ impl<T> BatchQueue<T> {
                 return None;
             }
         };
+
         if sort == Sort::Second {
             books.second_lanes += 1;
         }
+
         let limit = self.rules.limit.min(books.part(self.rules.lanes));
         let before = books.rings[sort as usize].weight();
         let batch = books.rings[sort as usize].take(limit);

@@ -84,13 +84,15 @@ impl<T> Ring<T> {
     /// Takes the items of the next batch: up to `limit` of weight, but at least one item if the
     /// queue is not empty.
     pub(super) fn take(&mut self, limit: usize) -> Vec<T> {
-        let (mut taken, mut weights) = (Vec::new(), 0_usize);
+        let mut taken = Vec::new();
+        let mut weights = 0_usize;
         while let Some(app) = self.turns.pop_front() {
             let Some(queue) = self.queues.get_mut(&app) else {
                 continue;
             };
             queue.credit = queue.credit.saturating_add(self.quantum);
-            let (before, mut full) = (taken.len(), false);
+            let before = taken.len();
+            let mut full = false;
             while let Some(first) = queue.waiting.first_entry() {
                 let weight = first.get().0;
                 full = !taken.is_empty() && weights + weight > limit;
@@ -101,6 +103,7 @@ impl<T> Ring<T> {
                 weights += weight;
                 taken.push(first.remove().1);
             }
+
             if queue.waiting.is_empty() {
                 self.queues.remove(&app);
             } else if full && taken.len() == before {
@@ -111,10 +114,12 @@ impl<T> Ring<T> {
             } else {
                 self.turns.push_back(app);
             }
+
             if full {
                 break;
             }
         }
+
         self.waiting -= taken.len();
         self.weight -= weights;
         taken

@@ -66,13 +66,13 @@ impl Faulty {
             .unwrap()
             .pop_front()
             .unwrap_or(InjectedFault::None);
-        assert!(fault != InjectedFault::Panic, "as told");
+        assert!(fault != InjectedFault::Panic, "injected fault");
         fault
     }
 }
 
 fn failure() -> StoreError {
-    StoreError::Unavailable("as told".to_owned())
+    StoreError::Unavailable("injected fault".to_owned())
 }
 
 #[async_trait]
@@ -86,12 +86,11 @@ impl TokenStore for Faulty {
         let items = trip.items();
         self.writes.lock().unwrap().push(trip);
         let calls = groups.len();
-        let failures = || (0..calls).map(|_| Err(failure())).collect();
         match self.wait(items).await {
-            InjectedFault::Before => failures(),
+            InjectedFault::Before => (0..calls).map(|_| Err(failure())).collect(),
             InjectedFault::After => {
                 self.inner.write(now, groups).await;
-                failures()
+                (0..calls).map(|_| Err(failure())).collect()
             }
             fault => {
                 let mut answers = self.inner.write(now, groups).await;

@@ -90,6 +90,7 @@ impl ObjectWriter {
         } else {
             Sort::Second
         };
+
         let app = group.view.map.app;
         permit.iter_mut().for_each(Permit::send);
         let (work, answer) = Work::new(now, (group, permit), deadline);
@@ -97,6 +98,7 @@ impl ObjectWriter {
         if start {
             self.runtime.spawn(lane(Arc::clone(&self.shared)));
         }
+
         Waiter {
             desk: &self.shared.writes,
             sort,
@@ -126,7 +128,7 @@ async fn lane(shared: Arc<Shared>) {
     gather(&shared.writes).await;
     while let Some((_, batch)) = shared.writes.next(&mut last) {
         caught(shared.write(batch)).await;
-        shared.writes.observe_batch(&mut last);
+        shared.writes.complete_batch(&mut last);
         gather(&shared.writes).await;
     }
 }
@@ -136,6 +138,7 @@ impl Shared {
         let Some(mut flight) = Open::begin(Kind::WriteObjects, batch) else {
             return;
         };
+
         let (groups, permits): (Vec<ObjectGroup>, Vec<Option<Permit>>) =
             flight.questions().into_iter().unzip();
         let sizes = groups.iter().map(size);

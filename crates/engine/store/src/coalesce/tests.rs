@@ -8,10 +8,10 @@ use tokio::time::sleep;
 
 use super::faulty::{Faulty, InjectedFault, RecordedBatch};
 use super::*;
-use crate::suite::tokens::{fresh, id, print, printed, row, rows_of, scanned};
+use crate::contract_tests::tokens::{fresh, id, print, printed, row, rows_of, scanned};
 use crate::{
     Filter, MemoryStore, Page, Pressure, Reseal, SubjectId, Sweep, ThrottleBounds, WriteThrottle,
-    suite,
+    contract_tests,
 };
 
 const fn ms(n: u64) -> Duration {
@@ -629,7 +629,9 @@ async fn look_ups_of_large_rows_are_small() {
             app: 1,
             collection: 1,
         };
-        let keys: Vec<_> = (0..1_200).map(|n| (map, suite::tokens::id(n))).collect();
+        let keys: Vec<_> = (0..1_200)
+            .map(|n| (map, contract_tests::tokens::id(n)))
+            .collect();
         assert_eq!(coalescer.get(1, &keys, None).await.unwrap().len(), 1_200);
         let most = store
             .looks
@@ -828,7 +830,7 @@ impl TokenStore for CoalescedStore {
 async fn a_store_keeps_its_promises_behind_it() {
     for lanes in [ONE, TWO] {
         let coalescer = Coalescer::new(Arc::new(MemoryStore::default()), lanes, Arc::new(()));
-        suite::token_store(Arc::new(CoalescedStore(coalescer))).await;
+        contract_tests::token_store(Arc::new(CoalescedStore(coalescer))).await;
     }
 }
 

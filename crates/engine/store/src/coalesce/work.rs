@@ -43,6 +43,7 @@ impl<Q, A> Open<Q, A> {
             // The receiver can be dropped.
             let _ = work.answer.send(Err(BatchError::Late));
         }
+
         // All requests use the latest of their times, which differ only slightly.
         let now = works.iter().map(|work| work.now).max()?;
         let waited = works.iter().map(|work| sent - work.since).max()?;
@@ -80,6 +81,7 @@ impl<Q, A> Open<Q, A> {
         for (answer, result) in self.answers.into_iter().zip(results) {
             let _ = answer.send(result.map_err(BatchError::Store));
         }
+
         let Self {
             kind,
             items,
@@ -140,8 +142,7 @@ impl<Q, A> Waiter<'_, Q, A> {
             None => (&mut self.answer).await,
         };
         self.place = None;
-        let broken_off = |_| BatchError::Store(StoreError::Unavailable("it broke off".to_owned()));
-        answer.map_err(broken_off)?
+        answer.map_err(|_| BatchError::Store(StoreError::Unavailable("it broke off".to_owned())))?
     }
 }
 

@@ -57,8 +57,10 @@ impl std::fmt::Display for Differences {
                 How::Extra => "is only there",
                 How::Other => "is not the same",
             };
+
             write!(f, "{} {what} {how}", if index == 0 { ":" } else { "," })?;
         }
+
         let named = self.first.len() as u64;
         if self.count > named {
             write!(f, ", and {} more", self.count - named)
@@ -120,6 +122,11 @@ pub(super) async fn contents(
     })
 }
 
+/// Returns the key of a row, if there is a row.
+fn position_of<R: CopiedRow>(row: Option<&(MapId, R)>) -> Option<(MapId, R::Id)> {
+    row.map(|(map, row)| (*map, row.id()))
+}
+
 /// Compares all rows of a kind. `count` is the number of rows of other kinds that were compared
 /// before. Returns the sum.
 async fn rows<R: CopiedRow>(
@@ -129,24 +136,24 @@ async fn rows<R: CopiedRow>(
     mut count: u64,
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<u64, CopyError> {
-    let (mut source, mut target) = (
-        Rows::<R>::new(source, End::Source),
-        Rows::<R>::new(target, End::Target),
-    );
-    let (mut one, mut other) = (source.next().await?, target.next().await?);
+    let mut source = Rows::<R>::new(source, End::Source);
+    let mut target = Rows::<R>::new(target, End::Target);
+    let mut one = source.next().await?;
+    let mut other = target.next().await?;
     loop {
-        let position = |row: &Option<(MapId, R)>| row.as_ref().map(|(map, row)| (*map, row.id()));
-        let how = match (position(&one), position(&other)) {
+        let how = match (position_of(one.as_ref()), position_of(other.as_ref())) {
             (None, None) => break,
             (Some(one), Some(other)) if one == other => How::Other,
             (Some(one), other) if other.is_none_or(|other| one < other) => How::Missing,
             _ => How::Extra,
         };
+
         match how {
             How::Other if one == other => {}
-            How::Extra => differences.note(how, || named::<R>(position(&other))),
-            _ => differences.note(how, || named::<R>(position(&one))),
+            How::Extra => differences.note(how, || named::<R>(position_of(other.as_ref()))),
+            _ => differences.note(how, || named::<R>(position_of(one.as_ref()))),
         }
+
         if how != How::Extra {
             count += 1;
             if count.is_multiple_of(PAGE_ROWS as u64) {
@@ -154,10 +161,12 @@ async fn rows<R: CopiedRow>(
             }
             one = source.next().await?;
         }
+
         if how != How::Missing {
             other = target.next().await?;
         }
     }
+
     progress(Progress::Compared(count));
     Ok(count)
 }
@@ -193,8 +202,9 @@ async fn fences(
         .map_err(at(End::Target))?
         .into_iter()
         .collect();
-    let named = |map: &MapId| format!("fence of collection {} of app {}", map.collection, map.app);
-    entries(&source, &target, differences, named);
+    entries(&source, &target, differences, |map: &MapId| {
+        format!("fence of collection {} of app {}", map.collection, map.app)
+    });
     Ok(())
 }
 

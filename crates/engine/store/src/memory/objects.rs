@@ -56,6 +56,7 @@ impl Collections {
                 self.terms.remove(&(key.0, term, key.1));
             }
         }
+
         for (key, row) in rows {
             let Some(row) = row else { continue };
             self.unique
@@ -220,14 +221,16 @@ impl ObjectStore for MemoryStore {
         ids: &[ObjectId],
     ) -> Result<Vec<Option<ObjectRow>>, StoreError> {
         let objects = self.objects_for(view)?;
-        let live = |id: &ObjectId| {
-            objects
-                .rows
-                .get(&(view.map, *id))
-                .filter(|row| row.is_live(now))
-                .cloned()
-        };
-        Ok(ids.iter().map(live).collect())
+        Ok(ids
+            .iter()
+            .map(|id: &ObjectId| {
+                objects
+                    .rows
+                    .get(&(view.map, *id))
+                    .filter(|row| row.is_live(now))
+                    .cloned()
+            })
+            .collect())
     }
 
     async fn count_clauses(
@@ -238,13 +241,15 @@ impl ObjectStore for MemoryStore {
     ) -> Result<Vec<u32>, StoreError> {
         let objects = self.objects_for(view)?;
         // The iterator is not longer than `cap`, so its count is a `u32`.
-        let count = |clause| {
-            objects
-                .holders(view.map, clause, None, cap as usize)
-                .take(cap as usize)
-                .count() as u32
-        };
-        Ok(clauses.iter().map(count).collect())
+        Ok(clauses
+            .iter()
+            .map(|clause| {
+                objects
+                    .holders(view.map, clause, None, cap as usize)
+                    .take(cap as usize)
+                    .count() as u32
+            })
+            .collect())
     }
 
     async fn clause_ids(
@@ -284,8 +289,11 @@ impl ObjectStore for MemoryStore {
         limit: usize,
     ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError> {
         let objects = self.objects_for(view)?;
-        let wanted = |row: &ObjectRow| filter.matches(row.lifetime(), &row.tags);
-        Ok(objects.page(view.map, after, (LOOK_MAX, limit), wanted))
+        Ok(
+            objects.page(view.map, after, (LOOK_MAX, limit), |row: &ObjectRow| {
+                filter.matches(row.lifetime(), &row.tags)
+            }),
+        )
     }
 
     async fn subject_objects(
@@ -297,15 +305,13 @@ impl ObjectStore for MemoryStore {
         limit: usize,
     ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
         let objects = self.objects();
-        let (first, last) = (
-            (MapId { app, collection: 0 }, FIRST),
-            (
-                MapId {
-                    app,
-                    collection: u32::MAX,
-                },
-                LAST,
-            ),
+        let first = (MapId { app, collection: 0 }, FIRST);
+        let last = (
+            MapId {
+                app,
+                collection: u32::MAX,
+            },
+            LAST,
         );
         let from = after.map_or(Bound::Included(first), |after| {
             Bound::Excluded(first.max(after))
@@ -349,6 +355,7 @@ impl ObjectStore for MemoryStore {
             let rows = pending.rows;
             objects.commit(rows);
         }
+
         Ok(Page {
             found: found.len() as u64,
             next,
@@ -388,17 +395,21 @@ impl ObjectStore for MemoryStore {
         rows: &[Reseal<ObjectId>],
     ) -> Result<Vec<bool>, StoreError> {
         let mut objects = self.objects_for(view)?;
-        let mut reseal = |row: &Reseal<ObjectId>| {
+        let mut resealed = Vec::with_capacity(rows.len());
+        for row in rows {
             let Some(stored) = objects.rows.get_mut(&(view.map, row.id)) else {
-                return false;
+                resealed.push(false);
+                continue;
             };
             let effect = row.effect(&stored.sealed);
             if effect == Some(ResealEffect::Replace) {
-                (stored.key, stored.sealed) = (key, row.new.clone());
+                stored.key = key;
+                stored.sealed = row.new.clone();
             }
-            effect.is_some()
-        };
-        Ok(rows.iter().map(&mut reseal).collect())
+            resealed.push(effect.is_some());
+        }
+
+        Ok(resealed)
     }
 
     async fn next_object_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
@@ -458,10 +469,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::suite;
+    use crate::contract_tests;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn object_suite() {
-        suite::object_store(Arc::new(MemoryStore::default())).await;
+    async fn object_contract_holds() {
+        contract_tests::object_store(Arc::new(MemoryStore::default())).await;
     }
 }

@@ -35,19 +35,24 @@ impl Maps {
         if !group.rows.iter().all(has_key) {
             return Ok(Written::SubjectsChanged);
         }
+
         let known: Vec<Option<Row>> = group
             .rows
             .iter()
             .map(|row| self.find(now, map, row.fingerprint?))
             .collect();
-        let rows = || group.rows.iter().zip(&known).enumerate();
-        let taken: Vec<usize> = rows()
+        let taken: Vec<usize> = group
+            .rows
+            .iter()
+            .zip(&known)
+            .enumerate()
             .filter(|(_, (row, known))| known.is_none() && self.rows.contains_key(&(map, row.id)))
             .map(|(at, _)| at)
             .collect();
         if !taken.is_empty() {
             return Ok(Written::Taken(taken));
         }
+
         for (row, known) in group.rows.into_iter().zip(&known) {
             if known.is_none() {
                 if let Some(expired) = row
@@ -59,6 +64,7 @@ impl Maps {
                 self.set(map, row);
             }
         }
+
         Ok(Written::Done(known))
     }
 
@@ -141,6 +147,7 @@ impl Maps {
                 prints.insert((*map, old), None);
             }
         }
+
         for (map, row) in rows.iter().filter(|(_, row)| row.archived.is_none()) {
             let Some(print) = row.fingerprint.map(|print| (*map, print)) else {
                 continue;
@@ -156,11 +163,14 @@ impl Maps {
                     what,
                 });
             }
+
             prints.insert(print, Some(row.id));
         }
+
         for (map, row) in rows {
             self.set(*map, row.clone());
         }
+
         Ok(())
     }
 }
@@ -175,12 +185,15 @@ impl MemoryStore {
 #[async_trait]
 impl TokenStore for MemoryStore {
     async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>> {
-        let (objects, mut maps) = (self.objects(), self.maps());
-        let write = |group: Group| {
-            let app = group.map.app;
-            maps.write(now, group, |row| objects.subject_key(app, row).is_some())
-        };
-        groups.into_iter().map(write).collect()
+        let objects = self.objects();
+        let mut maps = self.maps();
+        groups
+            .into_iter()
+            .map(|group: Group| {
+                let app = group.map.app;
+                maps.write(now, group, |row| objects.subject_key(app, row).is_some())
+            })
+            .collect()
     }
 
     async fn get(
@@ -188,7 +201,8 @@ impl TokenStore for MemoryStore {
         now: u64,
         keys: &[(MapId, TokenId)],
     ) -> Result<Vec<Option<FoundRow>>, StoreError> {
-        let (objects, maps) = (self.objects(), self.maps());
+        let objects = self.objects();
+        let maps = self.maps();
         Ok(keys
             .iter()
             .map(|(map, id)| objects.found(*map, maps.get(now, *map, *id)?))
@@ -200,7 +214,8 @@ impl TokenStore for MemoryStore {
         now: u64,
         keys: &[(MapId, Fingerprint)],
     ) -> Result<Vec<Option<FoundRow>>, StoreError> {
-        let (objects, maps) = (self.objects(), self.maps());
+        let objects = self.objects();
+        let maps = self.maps();
         Ok(keys
             .iter()
             .map(|(map, print)| objects.found(*map, maps.find(now, *map, *print)?))
@@ -239,6 +254,7 @@ impl TokenStore for MemoryStore {
                 .entry((map, *id))
                 .and_modify(|row| row.expires = expires);
         }
+
         Ok(found)
     }
 
@@ -272,6 +288,7 @@ impl TokenStore for MemoryStore {
                 .iter()
                 .for_each(|row| maps.archive(now, map, row.id));
         }
+
         Ok(Page {
             found: page.found.len() as u64,
             next: page.next,
@@ -315,6 +332,7 @@ impl TokenStore for MemoryStore {
                 Sweep::Prune { .. } | Sweep::Erase => maps.remove(map, row.id),
             }
         }
+
         Ok(Page {
             found: page.found.len() as u64,
             next: page.next,
@@ -349,17 +367,20 @@ impl TokenStore for MemoryStore {
 
     async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError> {
         let mut maps = self.maps();
-        let mut reseal = |row: &Reseal<TokenId>| {
+        let mut resealed = Vec::with_capacity(rows.len());
+        for row in rows {
             let Some(stored) = maps.rows.get_mut(&(map, row.id)) else {
-                return false;
+                resealed.push(false);
+                continue;
             };
             let effect = row.effect(&stored.sealed);
             if effect == Some(ResealEffect::Replace) {
                 stored.sealed = row.new.clone();
             }
-            effect.is_some()
-        };
-        Ok(rows.iter().map(&mut reseal).collect())
+            resealed.push(effect.is_some());
+        }
+
+        Ok(resealed)
     }
 
     async fn subject_rows(
@@ -369,7 +390,8 @@ impl TokenStore for MemoryStore {
         after: Option<(MapId, TokenId)>,
         limit: usize,
     ) -> Result<Vec<(MapId, Row)>, StoreError> {
-        let (maps, mut fits) = (self.maps(), fits_scan());
+        let maps = self.maps();
+        let mut fits = fits_scan();
         let rows = maps
             .of_subject(app, subject, after)
             .take(limit)
@@ -443,11 +465,11 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::suite;
+    use crate::contract_tests;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn token_suite() {
-        suite::token_store(Arc::new(MemoryStore::default())).await;
-        suite::token_subjects(Arc::new(MemoryStore::default())).await;
+    async fn token_contract_holds() {
+        contract_tests::token_store(Arc::new(MemoryStore::default())).await;
+        contract_tests::token_subjects(Arc::new(MemoryStore::default())).await;
     }
 }

@@ -52,12 +52,14 @@ pub fn apply_group(
             return Ok(ObjectsWritten::SubjectsChanged);
         }
     }
+
     let mut conflicts = Vec::new();
     for (position, write) in group.writes.iter().enumerate() {
         if let Some(conflict) = apply(changes, now, group.view.map, write)? {
             conflicts.push((position, conflict));
         }
     }
+
     Ok(if conflicts.is_empty() {
         ObjectsWritten::Done
     } else {
@@ -96,6 +98,7 @@ fn check(group: &ObjectGroup) -> Result<(), StoreError> {
             "a request names an object twice".to_owned(),
         ));
     }
+
     for write in &group.writes {
         match write {
             ObjectWrite::Add(row) | ObjectWrite::Replace(row) => {
@@ -110,6 +113,7 @@ fn check(group: &ObjectGroup) -> Result<(), StoreError> {
             ObjectWrite::Delete { .. } | ObjectWrite::Erase { .. } => {}
         }
     }
+
     let mut subjects = HashSet::with_capacity(group.subjects.len());
     for claim in &group.subjects {
         if !subjects.insert(claim.row_id()) {
@@ -117,8 +121,10 @@ fn check(group: &ObjectGroup) -> Result<(), StoreError> {
                 "a request claims a subject twice".to_owned(),
             ));
         }
+
         claim.row().map_or(Ok(()), ObjectRow::check_times)?;
     }
+
     Ok(())
 }
 
@@ -135,15 +141,18 @@ fn apply(
             None => put(changes, now, map, None, row),
         };
     }
+
     if let ObjectWrite::Erase { sealed, .. } = write {
         if let Some(old) = found.filter(|row| row.sealed == *sealed) {
             changes.remove_object(map, &old);
         }
         return Ok(None);
     }
+
     let Some(old) = found.filter(|row| row.is_live(now)) else {
         return Ok(Some(ObjectConflict::Absent));
     };
+
     let other_version = ObjectConflict::Version { found: old.version };
     match write {
         ObjectWrite::Add(_) | ObjectWrite::Erase { .. } => {}
@@ -173,6 +182,7 @@ fn apply(
             );
         }
     }
+
     Ok(None)
 }
 
@@ -200,10 +210,12 @@ fn put(
             None => {}
         }
     }
+
     for holder in expired {
         let archived = archived(&holder, now);
         changes.put_object(map, Some(&holder), archived);
     }
+
     changes.put_object(map, old, row.clone());
     Ok(None)
 }
@@ -230,16 +242,13 @@ pub fn apply_put(
     changes: &mut impl ObjectChanges,
     rows: &[(MapId, ObjectRow)],
 ) -> Result<(), StoreError> {
-    let damaged = |what: &str| StoreError::Damaged {
-        place: "objects to put".to_owned(),
-        what: what.to_owned(),
-    };
     for (_, row) in rows {
         row.check_times()?;
         if row.archived.is_some() && !(row.unique.is_empty() && row.terms.is_empty()) {
-            return Err(damaged("an archived object has terms"));
+            return Err(damaged_input("an archived object has terms"));
         }
     }
+
     // First frees the unique terms of replaced objects, because other new objects can hold these
     // terms.
     for (map, row) in rows {
@@ -247,18 +256,21 @@ pub fn apply_put(
             changes.remove_object(*map, &old);
         }
     }
+
     for (map, row) in rows {
         for term in &row.unique {
             if changes
                 .holder(*map, *term)?
                 .is_some_and(|holder| holder.id != row.id)
             {
-                return Err(damaged("two objects of a map hold one unique term"));
+                return Err(damaged_input("two objects of a map hold one unique term"));
             }
         }
+
         let old = changes.object(*map, row.id)?;
         changes.put_object(*map, old.as_ref(), row.clone());
     }
+
     Ok(())
 }
 
@@ -273,5 +285,12 @@ pub fn apply_sweep(
     match sweep {
         Sweep::Archive { .. } => changes.put_object(map, Some(row), archived(row, now)),
         Sweep::Prune { .. } | Sweep::Erase => changes.remove_object(map, row),
+    }
+}
+
+fn damaged_input(what: &str) -> StoreError {
+    StoreError::Damaged {
+        place: "objects to put".to_owned(),
+        what: what.to_owned(),
     }
 }

@@ -52,12 +52,15 @@ pub async fn matching(
             rest.remove(smallest)
         }
     };
+
     let batch = if rest.is_empty() {
         limit
     } else {
         COUNT_CAP as usize
     };
-    let (mut found, mut after) = (Vec::new(), after);
+
+    let mut found = Vec::new();
+    let mut after = after;
     loop {
         statements += 1;
         let mut ids = store.clause_ids(view, &driver, after, batch).await?;
@@ -68,6 +71,7 @@ pub async fn matching(
             let mut matches = store.probe_clauses(view, &rest, &ids).await?.into_iter();
             ids.retain(|_| matches.next().unwrap_or(false));
         }
+
         let room = limit - found.len();
         let is_cut = ids.len() > room;
         ids.truncate(room);
@@ -77,6 +81,7 @@ pub async fn matching(
         } else {
             after.filter(|_| !is_last)
         };
+
         if next.is_none() || found.len() == limit || statements + 2 > QUERY_STATEMENTS_MAX {
             return Ok(Matches {
                 page: Page { found, next },

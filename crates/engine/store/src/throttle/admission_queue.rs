@@ -160,14 +160,17 @@ impl<T> AdmissionQueue<T> {
         if stalled >= STALL {
             return Err(self.refusal(weight, ThrottleReason::Stalled, stalled));
         }
+
         if self.waiting.is_empty() && self.dirty <= self.min() {
             self.dirty += weight;
             return Ok(None);
         }
+
         if self.waiting.len() >= self.rules.waiters_max {
             let way = self.predicted(self.held / 2.0);
             return Err(self.refusal(weight, ThrottleReason::Full, way));
         }
+
         let predicted = self.predicted(self.dirty + self.held + weight);
         if let Some(late) =
             deadline.and_then(|deadline| (self.at + predicted).checked_sub(deadline))
@@ -205,9 +208,11 @@ impl<T> AdmissionQueue<T> {
                 self.admitted.push(tell);
             }
         }
+
         if let Some((_, rate)) = self.first().filter(|_| now > self.at) {
             self.credit += (now - self.at).as_secs_f64() * rate;
         }
+
         self.at = self.at.max(now);
     }
 
@@ -215,7 +220,8 @@ impl<T> AdmissionQueue<T> {
     /// request cannot be admitted at the current D.
     fn first(&self) -> Option<(f64, f64)> {
         let (_, (weight, _)) = self.waiting.first_key_value()?;
-        let (above, below) = (self.dirty - self.min(), self.rules.weight_max - self.dirty);
+        let above = self.dirty - self.min();
+        let below = self.rules.weight_max - self.dirty;
         let rate = match self.rate() {
             Some(rate) if above > 0.0 => rate * below / above,
             _ => f64::INFINITY,
@@ -235,10 +241,12 @@ impl<T> AdmissionQueue<T> {
         let Some((weight, _)) = self.waiting.remove(&id) else {
             return false;
         };
+
         self.held -= weight;
         if head {
             self.credit = 0.0;
         }
+
         true
     }
 
@@ -257,10 +265,12 @@ impl<T> AdmissionQueue<T> {
         if how != Released::Unsent {
             self.sent -= 1;
         }
+
         if how == Released::Answered {
             self.answered = self.at;
             self.measure(weight);
         }
+
         self.dirty -= weight;
         if self.dirty < self.min() / 2.0 {
             self.sample = None;

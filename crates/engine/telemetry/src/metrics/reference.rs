@@ -14,7 +14,7 @@ const HEAD: &str = "\
 `/metrics` on `admin.address`, in the OpenMetrics text that Prometheus reads. A name is given as it is scraped; a histogram adds
 `_bucket`, `_sum` and `_count`. Labels are closed sets, or names of providers in the configuration: no app, caller, key or value
 is ever one, so the number of series is fixed at start, and all of them are there from the start. `ops/grafana/sealwire.json` is a dashboard of them and
-`ops/prometheus/sealwire.rules.yml` has alerts; `docs/operations.md` says what to do about each.
+`ops/prometheus/sealwire.rules.yml` has alerts; `docs/operators/incident-alerts.md` says what to do about each.
 
 Written by `sealwire config template --metrics`; a test compares it with the program.
 

@@ -26,7 +26,7 @@ impl<'a> Chunk<'a> {
     }
 
     /// Emits the bytes up to `end` as a literal.
-    fn literal(&mut self, end: usize) {
+    fn emit_literal(&mut self, end: usize) {
         if end > self.emitted {
             self.out
                 .push(Piece::Literal(self.input.slice(self.emitted..end)));
@@ -50,7 +50,7 @@ pub(super) enum Part {
 pub(super) struct Capture {
     part: Option<Part>,
     /// Start of the part in the current input; 0 if it started in an earlier input.
-    begin: usize,
+    start: usize,
     /// Bytes of the part from earlier inputs.
     held: Vec<u8>,
     key_bytes_max: usize,
@@ -66,7 +66,7 @@ impl Capture {
         } = limits;
         Self {
             part: None,
-            begin: 0,
+            start: 0,
             held: Vec::new(),
             key_bytes_max,
             value_bytes_max,
@@ -83,23 +83,23 @@ impl Capture {
     }
 
     /// Starts a part at an offset of the current input.
-    pub(super) const fn begin(&mut self, at: usize, part: Part) {
-        self.begin = at;
+    pub(super) const fn start(&mut self, at: usize, part: Part) {
+        self.start = at;
         self.part = Some(part);
     }
 
     /// Ends an input: emits its last literal and buffers an unfinished part.
     pub(super) fn end_input(&mut self, chunk: &mut Chunk<'_>) -> Result<(), BodyError> {
         if let Some(part) = self.part {
-            let begin = std::mem::take(&mut self.begin);
+            let start = std::mem::take(&mut self.start);
             if part != Part::Key {
-                chunk.literal(begin);
+                chunk.emit_literal(start);
                 chunk.emitted = chunk.input.len();
             }
-            self.held.extend_from_slice(&chunk.input[begin..]);
+            self.held.extend_from_slice(&chunk.input[start..]);
             self.check_len(part, 0)?;
         }
-        chunk.literal(chunk.input.len());
+        chunk.emit_literal(chunk.input.len());
         Ok(())
     }
 
@@ -109,7 +109,7 @@ impl Capture {
         input: &[u8],
         then: impl FnOnce(&[u8]) -> T,
     ) -> Result<T, BodyError> {
-        let last = &input[self.begin..];
+        let last = &input[self.start..];
         self.check_len(Part::Key, last.len())?;
         let quoted = if self.held.is_empty() {
             last
@@ -134,9 +134,9 @@ impl Capture {
         let Some(part) = self.part.take() else {
             return Ok(());
         };
-        self.check_len(part, end - self.begin)?;
-        chunk.literal(self.begin);
-        let mut source = chunk.input.slice(self.begin..end);
+        self.check_len(part, end - self.start)?;
+        chunk.emit_literal(self.start);
+        let mut source = chunk.input.slice(self.start..end);
         if !self.held.is_empty() {
             let mut bytes = std::mem::take(&mut self.held);
             bytes.extend_from_slice(&source);

@@ -77,13 +77,13 @@ impl Matcher {
     }
 
     /// Enters the current value, which must be a container that a path reaches.
-    pub(super) fn open(&mut self) {
+    pub(super) fn open_container(&mut self) {
         self.levels.extend_from_slice(&self.here);
         self.guarded_levels.extend_from_slice(&self.guarded_here);
     }
 
     /// Leaves the container that was entered last.
-    pub(super) fn close(&mut self) {
+    pub(super) fn close_container(&mut self) {
         self.levels.truncate(self.levels.len() - self.rules.len());
         self.guarded_levels
             .truncate(self.guarded_levels.len() - self.rules.guard().paths.len());
@@ -91,15 +91,15 @@ impl Matcher {
 
     /// Moves to a value that no path reaches.
     #[inline]
-    pub(super) const fn skip(&mut self) {
+    pub(super) const fn skip_value(&mut self) {
         self.is_reached = false;
         self.single_of = None;
     }
 
     /// Moves to the value of an unescaped key of the innermost container. Rejects a value that a
     /// rule seals under another name or in another place.
-    pub(super) fn key(&mut self, key: &[u8]) -> Result<(), BodyError> {
-        self.child(|selection, position| selection.at(position, key));
+    pub(super) fn enter_key(&mut self, key: &[u8]) -> Result<(), BodyError> {
+        self.enter_child(|selection, position| selection.at(position, key));
         if self.guarded_here.is_empty() {
             return Ok(());
         }
@@ -107,6 +107,7 @@ impl Matcher {
         let key = std::str::from_utf8(key).unwrap_or_default();
         let guard = self.rules.guard();
         let level = &self.guarded_levels[self.guarded_levels.len() - guard.paths.len()..];
+
         let is_accepted = guard.is_accepted(key);
         let is_unclear = name::is_unclear(key) && !is_accepted;
         let mut unreadable = None;
@@ -130,6 +131,7 @@ impl Matcher {
                 }
             }
         });
+
         // Rails stores a list that is the whole body under this name.
         if key == "_json" && self.guarded_levels.len() == level.len() {
             self.guarded_here
@@ -159,8 +161,8 @@ impl Matcher {
 
     /// Moves to an element of the innermost container. Rejects a value that a rule seals under a
     /// number as its key.
-    pub(super) fn element(&mut self, index: u32) -> Result<(), BodyError> {
-        self.child(|selection, position| selection.at_element(position, index));
+    pub(super) fn enter_element(&mut self, index: u32) -> Result<(), BodyError> {
+        self.enter_child(|selection, position| selection.at_element(position, index));
         let guard = self.rules.guard();
         let level = &self.guarded_levels[self.guarded_levels.len() - guard.paths.len()..];
         for (at, guarded) in guard.paths.iter().enumerate() {
@@ -192,6 +194,7 @@ impl Matcher {
                 .clone()
                 .any(|(paths, position)| paths.paths.selects(*position));
         self.is_reached |= is_reached;
+
         let applies = if is_found { self.rule() } else { None };
         if !is_found || applies.is_some_and(|rule| self.rules[rule].seals) {
             return Ok(());
@@ -223,7 +226,7 @@ impl Matcher {
     }
 
     #[inline]
-    fn child(&mut self, child: impl Fn(&Selection, Position) -> Position) {
+    fn enter_child(&mut self, child: impl Fn(&Selection, Position) -> Position) {
         let level = &self.levels[self.levels.len() - self.rules.len()..];
         self.is_reached = false;
         self.single_of = None;

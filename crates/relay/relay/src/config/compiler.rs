@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Uri;
+use sealwire_service::settings::{Problem, Problems};
 
-use super::text::{self, ConfigError, ConfigErrors};
 use super::{
     ClientsKind, Config, Limits, ListenConfig, ListenKind, ProtocolConfig, RouteConfig,
     TunnelProtocols, Unlisted, UpstreamConfig,
@@ -47,7 +47,7 @@ pub struct CompiledListener {
 
 /// Collects errors and warnings. [`super::routes`] has the methods for routes and rules.
 pub(super) struct Compiler {
-    pub(super) errors: Vec<ConfigError>,
+    pub(super) errors: Problems,
     pub(super) warnings: Vec<String>,
 }
 
@@ -55,9 +55,9 @@ pub(super) struct Compiler {
 ///
 /// # Errors
 /// All errors of the configuration.
-pub fn compile(config: &Config) -> Result<Compiled, ConfigErrors> {
+pub fn compile(config: &Config) -> Result<Compiled, Problems> {
     let mut compiler = Compiler {
-        errors: Vec::new(),
+        errors: Problems::default(),
         warnings: Vec::new(),
     };
     compiler.process(config);
@@ -69,7 +69,7 @@ pub fn compile(config: &Config) -> Result<Compiled, ConfigErrors> {
             let compiled = compiler.upstream(name, upstream, window_bytes)?;
             Some((
                 name.clone(),
-                Pool::limited(Arc::new(compiled), upstream.websockets_max),
+                Pool::with_websockets(Arc::new(compiled), upstream.websockets_max),
             ))
         })
         .collect();
@@ -98,14 +98,14 @@ pub fn compile(config: &Config) -> Result<Compiled, ConfigErrors> {
         let compiled = Arc::new(compiler.route(&place, config, route, upstream));
         if let Err(error) = listener
             .routes
-            .add(&route.host, &route.path, methods, compiled)
+            .add_route(&route.host, &route.path, methods, compiled)
         {
             compiler.error(&place, &error.to_string());
         }
     }
     compiler.oracles(config);
-    text::locate(&mut compiler.errors, &config.lines);
-    ConfigErrors::unless_empty(compiler.errors)?;
+    compiler.errors.locate(&config.lines);
+    compiler.errors.into_result()?;
     Ok(Compiled {
         listeners,
         upstreams,
@@ -115,7 +115,7 @@ pub fn compile(config: &Config) -> Result<Compiled, ConfigErrors> {
 
 impl Compiler {
     pub(super) fn error(&mut self, place: &str, message: &str) {
-        self.errors.push(ConfigError::new(place, message));
+        self.errors.push(Problem::new(place, message));
     }
 
     pub(super) fn require(&mut self, holds: bool, place: &str, message: &str) {

@@ -3,81 +3,70 @@
 //! The check of a file, the environment overrides, the template and `docs/relay-configuration.md`
 //! all use [`SECTIONS`].
 
+use std::net::Ipv6Addr;
+
+use ipnet::IpNet;
+use sealwire_client::ClientConfig;
 use sealwire_service::keys;
-use sealwire_service::settings::{Form, Literal, grouped};
+use sealwire_service::settings::{Form, Kind, ListKind, Literal, Schema, Section};
 
-/// A configuration key.
-pub(super) type Key = sealwire_service::settings::Key<Kind>;
-/// A section of the configuration file.
-pub(super) type Section = sealwire_service::settings::Section<Kind>;
+/// The configuration of a relay.
+pub(super) static SCHEMA: Schema = Schema {
+    prefix: "SEALWIRE_RELAY_",
+    sections: SECTIONS,
+    template_command: "sealwire-relay config template",
+    secret_variable: None,
+    variables_ignore_case: true,
+};
 
-/// Type of a key's values.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
-    /// `ip:port`. Host names are not resolved.
-    Address,
-    /// A path. Relative paths start at the working directory.
-    Path,
-    /// Any text.
-    Text,
-    /// A name in the configuration: letters, digits, `-`, `_` and `.`. Names are written to logs
-    /// and metrics.
-    Name,
-    /// `true` or `false`.
-    Flag,
-    /// A value of a closed list.
-    Choice(&'static [&'static str]),
-    /// An integer in a range, both ends included.
-    Number {
-        /// Unit: `bytes`, `ms`.
-        unit: &'static str,
-        /// Smallest value.
-        min: u64,
-        /// Largest value.
-        max: u64,
+/// A list of texts.
+const TEXTS: Kind = Kind::List(&ListKind {
+    takes: "a list of texts",
+    expected: "must be a list of texts in quotes",
+    is_valid: |_| true,
+});
+
+/// A list of `host:port`.
+const ENDPOINTS: Kind = Kind::List(&ListKind {
+    takes: "a list of \"host:port\"",
+    expected: "must be a list of 1 to 128 \"host:port\"",
+    is_valid: |endpoints| {
+        (1..=ClientConfig::ENDPOINTS_MAX).contains(&endpoints.len())
+            && endpoints.iter().all(|endpoint| is_endpoint(endpoint))
     },
-    /// A number from 0 to 1.
-    Fraction,
-    /// `http://host[:port][/path]`, or an empty text.
-    Collector,
-    /// A list of texts.
-    Texts,
-    /// A list of 1 to 128 `host:port`.
-    Endpoints,
-    /// A list of networks in CIDR notation.
-    Networks,
-    /// A text, `{ header = "name" }` or `{ segment = "name" }`.
-    Context,
-}
+});
 
-impl sealwire_service::settings::Kind for Kind {
-    const PREFIX: &'static str = "SEALWIRE_RELAY_";
+/// A list of networks.
+const NETWORKS: Kind = Kind::List(&ListKind {
+    takes: "a list of networks in CIDR notation",
+    expected: "must be a list of networks, such as [\"10.2.0.0/16\"]",
+    is_valid: |networks| {
+        networks
+            .iter()
+            .all(|network| network.parse::<IpNet>().is_ok())
+    },
+});
 
-    fn takes(self) -> String {
-        let takes = match self {
-            Self::Address => "ip:port".to_owned(),
-            Self::Path => "a path".to_owned(),
-            Self::Text => "text".to_owned(),
-            Self::Name => "a name of letters, digits, -, _ and .".to_owned(),
-            Self::Flag => "true or false".to_owned(),
-            Self::Choice(choices) => format!("\"{}\"", choices.join("\", \"")),
-            Self::Number { unit, min, max } => {
-                format!("{} to {} {unit}", grouped(min), grouped(max))
-            }
-            Self::Fraction => "0 to 1".to_owned(),
-            Self::Collector => "http://host:port/path".to_owned(),
-            Self::Texts => "a list of texts".to_owned(),
-            Self::Endpoints => "a list of \"host:port\"".to_owned(),
-            Self::Networks => "a list of networks in CIDR notation".to_owned(),
-            Self::Context => "text, { header = \"name\" } or { segment = \"name\" }".to_owned(),
-        };
-        format!("Takes {takes}.")
-    }
-}
+/// The context of a rule.
+const CONTEXT: Kind = Kind::TextOrTable(&["header", "segment"]);
 
-/// Returns the section with this name.
-pub(super) fn section(name: &str) -> Option<&'static Section> {
-    SECTIONS.iter().find(|section| section.name == name)
+fn is_endpoint(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return false;
+    };
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    let is_host = match bare {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => {
+            !host.is_empty()
+                && host
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+        }
+    };
+    is_host && port.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
 const fn time(max: u64) -> Kind {
@@ -107,13 +96,13 @@ const MIB: u64 = 1 << 20;
 use Literal::{Flag, NoEntries, Number, Rare, Required, Text, Unset};
 
 /// All sections, in the order of the template.
-pub(super) const SECTIONS: &[Section] = &[
+const SECTIONS: &[Section] = &[
     Section {
         name: "engine",
         form: Form::Table,
         doc: "The engine: addresses, and the certificate with which the relay is a client of it.",
         keys: keys!("engine":
-            "endpoints", Kind::Endpoints, Required("[\"engine.internal:7443\"]"),
+            "endpoints", ENDPOINTS, Required("[\"engine.internal:7443\"]"),
                 "Address of each engine. Each must be able to serve every request.";
             "server_name", Kind::Text, Text(""),
                 "Name in the engines' certificates. Empty: the host of each endpoint.";
@@ -209,7 +198,7 @@ pub(super) const SECTIONS: &[Section] = &[
         form: Form::Table,
         doc: "Spans of exchanges for an OpenTelemetry collector (OTLP/HTTP in JSON): names, counts and times, never a value, header or\nquery. Traces of clients are continued towards engine and upstream in any case.",
         keys: keys!("traces":
-            "endpoint", Kind::Collector, Text(""),
+            "endpoint", Kind::OptionalUrl, Text(""),
                 "URL of a collector in plain HTTP, on this machine, such as http://127.0.0.1:4318/v1/traces. Empty: no spans.";
             "sample_ratio", Kind::Fraction, Number(0),
                 "Fraction of requests without a trace context that are kept. Others follow the sampled flag of their `traceparent`.";
@@ -244,7 +233,7 @@ pub(super) const SECTIONS: &[Section] = &[
                 "Authentication of clients. \"mtls\": a certificate of `client_ca`. \"bearer\": a token of `tokens` in Authorization,\nor in Proxy-Authorization of a CONNECT proxy, where it can also be the password. \"open\": none.";
             "client_ca", Kind::Path, Unset("\"/etc/sealwire-relay/client-ca.pem\""),
                 "PEM file of client authorities, for \"mtls\".";
-            "principals", Kind::Texts, NoEntries,
+            "principals", TEXTS, NoEntries,
                 "Names of clients that are permitted, for \"mtls\": the first DNS name or URI of a certificate, or, without one, cn: and its\ncommon name. Empty: all clients of `client_ca`.";
             "tokens", Kind::Path, Rare("\"/etc/sealwire-relay/tokens\""),
                 "File with one token per line, for \"bearer\": at least 20 characters. Lines that begin with # are comments.";
@@ -254,9 +243,9 @@ pub(super) const SECTIONS: &[Section] = &[
                 "PEM file of the interception authority, for \"forward\". `sealwire-relay authority` creates one.";
             "authority_key", Kind::Path, Rare("\"/etc/sealwire-relay/egress-ca-key.pem\""),
                 "PEM file of its private key. Must not be readable by other users.";
-            "tunnel", Kind::Texts, NoEntries,
+            "tunnel", TEXTS, NoEntries,
                 "`host:port` whose tunnels pass untouched, for \"forward\".";
-            "tunnel_addresses", Kind::Networks, NoEntries,
+            "tunnel_addresses", NETWORKS, NoEntries,
                 "Networks that the addresses of such tunnels must be in. Empty: public addresses only.";
             "unlisted", Kind::Choice(&["deny", "tunnel"]), Text("deny"),
                 "Handling of hosts that neither a route nor `tunnel` names. \"tunnel\": they pass untouched.";
@@ -277,7 +266,7 @@ pub(super) const SECTIONS: &[Section] = &[
                 "PEM file of the relay's certificate chain towards it.";
             "key", Kind::Path, Rare("\"/etc/sealwire-relay/relay-key.pem\""),
                 "PEM file of its private key. Must not be readable by other users.";
-            "addresses", Kind::Networks, Unset("[\"10.2.0.0/16\"]"),
+            "addresses", NETWORKS, Unset("[\"10.2.0.0/16\"]"),
                 "Networks that its addresses must be in. Empty: public addresses only, so that no name leads into a private network.";
             "protocol", Kind::Choice(&["auto", "http1", "http2"]), Text("auto"),
                 "\"auto\": ALPN decides, and HTTP/1.1 without TLS. \"http2\": also without TLS.";
@@ -299,7 +288,7 @@ pub(super) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "route",
-        form: Form::List,
+        form: Form::List(&["request", "response"]),
         doc: "A route. The most specific host, then the most specific path, then the method decide. A request without a route gets 404.",
         keys: keys!("route":
             "name", Kind::Name, Required("\"orders\""),
@@ -310,7 +299,7 @@ pub(super) const SECTIONS: &[Section] = &[
                 "A name, such as \"api.example.com\"; \"*.example.com\"; or \"*\" for any host.";
             "path", Kind::Text, Required("\"/orders/{id}\""),
                 "Names in braces stand for one segment: \"/orders/{id}\". \"{*rest}\" stands for all further segments.";
-            "methods", Kind::Texts, NoEntries,
+            "methods", TEXTS, NoEntries,
                 "Methods. Empty: all.";
             "upstream", Kind::Name, Unset("\"shop\""),
                 "Name of its upstream. Required, but not permitted on \"ext_proc\" listeners, whose proxy has the destination.";
@@ -318,9 +307,9 @@ pub(super) const SECTIONS: &[Section] = &[
                 "Prefix of the path that the upstream does not have.";
             "pass", Kind::Flag, Flag(false),
                 "Pass everything unchanged. A route without rules must say so.";
-            "accepted_names", Kind::Texts, NoEntries,
+            "accepted_names", TEXTS, NoEntries,
                 "Names of keys, fields, parts and query parameters that pass as they are, such as \"_id\" beside a rule for `id`: some readers\ntake them for the selected name. Only for names that the upstream keeps apart; spelled exactly as here.";
-            "accepted_query", Kind::Texts, NoEntries,
+            "accepted_query", TEXTS, NoEntries,
                 "Query parameters that pass although a rule selects their name in the body. Only for an upstream that does not join query\nand body.";
             "app", Kind::Text, Unset("\"shop\""),
                 "App of its rules.";
@@ -338,7 +327,7 @@ pub(super) const SECTIONS: &[Section] = &[
                 "Handling of request bodies that are malformed, or of a type or coding that the relay does not read.";
             "response_unparsed", Kind::Choice(&["deny", "pass"]), Text("deny"),
                 "Handling of such response bodies.";
-            "websocket_origins", Kind::Texts, Rare("[\"https://www.example.com\"]"),
+            "websocket_origins", TEXTS, Rare("[\"https://www.example.com\"]"),
                 "Values of Origin whose WebSockets are permitted, \"*\" for all. Without it: no WebSockets.";
             "websockets_max", count("WebSockets", MIB), Number(1_024),
                 "Concurrent WebSockets. Further handshakes get 503. Each also counts in `limits.connections_max`.";
@@ -348,20 +337,20 @@ pub(super) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "route.request",
-        form: Form::List,
+        form: Form::List(&[]),
         doc: "A rule for requests, beneath its route. The first rule that selects a value applies to it. `[[route.response]]` has the\nsame keys but `query` and `segments`.",
         keys: keys!("route.request":
             "action", Kind::Choice(&["encrypt", "decrypt", "tokenize", "detokenize", "mask"]), Required("\"encrypt\""),
                 "Action on the selected values.";
-            "types", Kind::Texts, NoEntries,
+            "types", TEXTS, NoEntries,
                 "Media types of bodies, such as \"application/json\", which stands for all types of JSON. Empty: JSON in requests,\nwhose sender chooses the type, and every type that the relay reads in responses.";
-            "select", Kind::Texts, Unset("[\"$.card.number\"]"),
+            "select", TEXTS, Unset("[\"$.card.number\"]"),
                 "Values in the body, as in the engine's `select`.";
-            "headers", Kind::Texts, NoEntries,
+            "headers", TEXTS, NoEntries,
                 "Headers whose whole value is replaced.";
-            "query", Kind::Texts, NoEntries,
+            "query", TEXTS, NoEntries,
                 "Query parameters whose value is replaced.";
-            "segments", Kind::Texts, NoEntries,
+            "segments", TEXTS, NoEntries,
                 "Path segments that are replaced: names in braces of the route's path.";
             "app", Kind::Text, Rare("\"shop\""),
                 "App. Without it: that of the route.";
@@ -369,7 +358,7 @@ pub(super) const SECTIONS: &[Section] = &[
                 "Collection of tokens, for tokenize and detokenize.";
             "mask", Kind::Text, Rare("\"partial(last=4)\""),
                 "Masking function, for mask.";
-            "context", Kind::Context, Rare("{ header = \"x-tenant\" }"),
+            "context", CONTEXT, Rare("{ header = \"x-tenant\" }"),
                 "Bytes that each value is bound to.";
             "required", Kind::Flag, Flag(false),
                 "Reject a message without the value, or with null there.";

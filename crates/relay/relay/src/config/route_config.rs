@@ -11,55 +11,42 @@ pub struct RouteConfig {
     /// Name of its listener.
     pub listen: String,
     /// `api.example.com`, `*.example.com` or `*`.
-    #[serde(default = "RouteConfig::any_host")]
     pub host: String,
     /// `/orders/{id}` or `/files/{*rest}`.
     pub path: String,
     /// Methods. Empty for all.
-    #[serde(default)]
     pub methods: Vec<String>,
     /// Name of its upstream. Absent on external-processing listeners.
     pub upstream: Option<String>,
     /// Prefix of the path that is removed.
     pub strip_prefix: Option<String>,
     /// Passes requests and responses unchanged.
-    #[serde(default)]
     pub pass: bool,
     /// Names that pass although they are other spellings of selected names.
-    #[serde(default)]
     pub accepted_names: Vec<String>,
     /// Query parameters that pass although a rule seals a value with their name elsewhere.
-    #[serde(default)]
     pub accepted_query: Vec<String>,
     /// App of the route's rules.
     pub app: Option<String>,
     /// Handling of values if the engine does not respond.
-    #[serde(default)]
     pub fail: FailKind,
     /// Time for the exchange, in milliseconds.
-    #[serde(default = "RouteConfig::deadline_ms")]
     pub deadline_ms: u64,
     /// Longest body that is held, in bytes. Without it, `limits.body_bytes`.
     pub body_bytes: Option<usize>,
     /// Forwards request bodies while they arrive.
-    #[serde(default)]
     pub request_stream: bool,
     /// Forwards response bodies while they arrive.
-    #[serde(default = "super::defaults::yes")]
     pub response_stream: bool,
     /// Handling of request bodies that cannot be read.
-    #[serde(default)]
     pub request_unparsed: UnparsedKind,
     /// Handling of response bodies that cannot be read.
-    #[serde(default)]
     pub response_unparsed: UnparsedKind,
     /// Origins whose WebSockets are permitted. Without it, no WebSockets.
     pub websocket_origins: Option<Vec<String>>,
     /// Concurrent WebSockets.
-    #[serde(default = "RouteConfig::websockets_max")]
     pub websockets_max: usize,
     /// Concurrent WebSockets of one client.
-    #[serde(default = "RouteConfig::websockets_per_client_max")]
     pub websockets_per_client_max: usize,
     /// Rules for requests.
     #[serde(default)]
@@ -69,38 +56,21 @@ pub struct RouteConfig {
     pub response: Vec<RuleConfig>,
 }
 
-impl RouteConfig {
-    fn any_host() -> String {
-        "*".to_owned()
-    }
-    const fn deadline_ms() -> u64 {
-        30_000
-    }
-    const fn websockets_max() -> usize {
-        1_024
-    }
-    const fn websockets_per_client_max() -> usize {
-        128
-    }
-}
-
 /// Handling of values if the engine does not respond.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum FailKind {
     /// The request fails.
-    #[default]
     Closed,
     /// Values pass in the clear.
     Open,
 }
 
 /// Handling of bodies that cannot be read.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum UnparsedKind {
     /// The message is rejected.
-    #[default]
     Deny,
     /// The body passes unchanged.
     Pass,
@@ -113,19 +83,15 @@ pub struct RuleConfig {
     /// The action.
     pub action: ActionKind,
     /// Media types of bodies. Empty for every readable type.
-    #[serde(default)]
     pub types: Vec<String>,
     /// Paths of values in the body.
     #[serde(default)]
     pub select: Vec<String>,
     /// Headers.
-    #[serde(default)]
     pub headers: Vec<String>,
     /// Query parameters.
-    #[serde(default)]
     pub query: Vec<String>,
     /// Path segments.
-    #[serde(default)]
     pub segments: Vec<String>,
     /// App. Without it, the route's app.
     pub app: Option<String>,
@@ -136,10 +102,8 @@ pub struct RuleConfig {
     /// Context bytes.
     pub context: Option<ContextConfig>,
     /// If true, a message without the value is rejected.
-    #[serde(default)]
     pub required: bool,
     /// Handling of selected arrays and objects.
-    #[serde(default)]
     pub containers: ContainersKind,
     /// Handling of values that need no action.
     pub unneeded: Option<UnneededKind>,
@@ -189,11 +153,10 @@ pub enum ContextConfig {
 }
 
 /// Handling of selected arrays and objects.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs, reason = "the names are those of `route::Containers`")]
 pub enum ContainersKind {
-    #[default]
     Deny,
     Whole,
     Leaves,

@@ -53,7 +53,7 @@ impl Compiler {
                 }
                 _ => self.error(
                     &format!("{place}.methods"),
-                    "an entry is no method in capital letters, or CONNECT",
+                    "an entry is CONNECT, or not a method in capital letters",
                 ),
             }
         }
@@ -201,7 +201,7 @@ impl Compiler {
                 is_selected || is_other,
                 &place,
                 &format!(
-                    "entry {} is no other spelling of a name that a rule seals",
+                    "entry {} is not another spelling of a name that a rule seals",
                     at + 1
                 ),
             );
@@ -212,7 +212,7 @@ impl Compiler {
                 .rules
                 .iter()
                 .any(|rule| rule.query.iter().any(|other| **other == **name));
-            let is_sealed = request.guard.takes(name);
+            let is_sealed = request.guard.matches(name);
             self.require(
                 !is_selected,
                 &place,
@@ -221,7 +221,10 @@ impl Compiler {
             self.require(
                 is_sealed,
                 &place,
-                &format!("entry {} is no name of a value that a rule seals", at + 1),
+                &format!(
+                    "entry {} is not the name of a value that a rule seals",
+                    at + 1
+                ),
             );
         }
     }
@@ -245,7 +248,7 @@ impl Compiler {
                 "fail = \"open\" is not possible with decrypt or detokenize",
             );
             self.warnings.push(format!(
-                "{place}: values pass in the clear if the engine does not answer"
+                "{place}: values pass in the clear if the engine does not respond"
             ));
             // If the deadline of a request ends first, the relay cannot know whether the engine or
             // the client is slow. Such a request fails.
@@ -353,7 +356,7 @@ impl Compiler {
                 .iter()
                 .all(|name| named.contains(&name.as_str())),
             &format!("{place}.segments"),
-            "an entry is no segment of the route's path",
+            "an entry is not a name in braces of the route's path",
         );
         Some(Rule {
             action,
@@ -420,7 +423,7 @@ impl Compiler {
         self.require(
             formats.len() == rule.types.len(),
             &format!("{place}.types"),
-            "an entry is no media type that the relay reads, such as \"application/json\", without parameters",
+            "an entry is not a media type that the relay reads, such as \"application/json\", without parameters",
         );
         let is_nested = |path: &String| {
             let quoted =
@@ -458,7 +461,11 @@ impl Compiler {
             Some(ContextConfig::Header { header }) => Context::Header(self.header(&place, header)?),
             Some(ContextConfig::Segment { segment }) => {
                 let is_named = segments(&route.path).contains(&segment.as_str());
-                self.require(is_named, &place, "segment is none of the route's path");
+                self.require(
+                    is_named,
+                    &place,
+                    "segment is not a name in braces of the route's path",
+                );
                 Context::Segment(segment.as_str().into())
             }
         })
@@ -498,7 +505,7 @@ impl Compiler {
         self.require(
             header.is_some(),
             place,
-            "a header is no header name, or one that cannot be replaced",
+            "a header is not a header name, or the relay cannot replace it",
         );
         header
     }
@@ -625,15 +632,15 @@ mod tests {
             ),
             (
                 "pass = true\nmethods = ['GET', 's3cret']",
-                "route \"r\".methods: an entry is no method",
+                "route \"r\".methods: an entry is CONNECT, or not a method",
             ),
             (
                 "pass = true\nmethods = ['CONNECT']",
-                "route \"r\".methods: an entry is no method",
+                "route \"r\".methods: an entry is CONNECT, or not a method",
             ),
             (
                 "pass = true\nmethods = ['']",
-                "route \"r\".methods: an entry is no method",
+                "route \"r\".methods: an entry is CONNECT, or not a method",
             ),
             (
                 "pass = true\nstrip_prefix = 'orders'",
@@ -761,27 +768,27 @@ mod tests {
             ),
             (
                 selected("types = ['application/xml']"),
-                "rule 1.types: an entry is no media type that the relay reads",
+                "rule 1.types: an entry is not a media type that the relay reads",
             ),
             (
                 selected("types = ['application/json; charset=utf-8']"),
-                "rule 1.types: an entry is no media type",
+                "rule 1.types: an entry is not a media type",
             ),
             (
                 selected("types = ['s3cret']"),
-                "rule 1.types: an entry is no media type",
+                "rule 1.types: an entry is not a media type",
             ),
             (
                 selected("segments = ['s3cret']"),
-                "rule 1.segments: an entry is no segment",
+                "rule 1.segments: an entry is not a name in braces",
             ),
             (
                 selected("context = { segment = 's3cret' }"),
-                "rule 1.context: segment is none",
+                "rule 1.context: segment is not a name in braces",
             ),
             (
                 selected("context = { header = 's3cret ' }"),
-                "rule 1.context: a header is no header name",
+                "rule 1.context: a header is not a header name",
             ),
             (
                 selected("collection = 's3cret'"),
@@ -836,7 +843,7 @@ mod tests {
         {
             is_rejected(
                 &ruled(&format!("action = 'encrypt'\nheaders = ['{header}']")),
-                "rule 1.headers: a header is no header name, or one that cannot be replaced",
+                "rule 1.headers: a header is not a header name, or the relay cannot replace it",
             );
         }
     }
@@ -1030,11 +1037,10 @@ mod tests {
     #[test]
     fn accepted_names_are_other_spellings_of_sealed_ones() {
         const SELECTED: &str = "route \"r\".accepted_names: entry 1 is selected by a rule";
-        const NO_SPELLING: &str =
-            "route \"r\".accepted_names: entry 2 is no other spelling of a name that a rule seals";
+        const NO_SPELLING: &str = "route \"r\".accepted_names: entry 2 is not another spelling of a name that a rule seals";
         const IN_QUERY: &str = "route \"r\".accepted_query: entry 1 is selected in the query";
         const NO_NAME: &str =
-            "route \"r\".accepted_query: entry 1 is no name of a value that a rule seals";
+            "route \"r\".accepted_query: entry 1 is not the name of a value that a rule seals";
         let rule = "action = 'encrypt'\nselect = ['$.user.id']\nquery = ['ssn']";
         for (keys, expected) in [
             (

@@ -1,12 +1,10 @@
 //! The template and `docs/relay-configuration.md`. Both are generated from the table of keys.
 
-use sealwire_service::settings;
-
-use super::keys::SECTIONS;
+use super::keys::SCHEMA;
 
 const HEAD: &str = "\
 # Configuration of sealwire-relay. Lines that begin with \"#: \" show a key that is not set; remove \"#: \" to set it.
-# Environment variables override keys of the tables engine, limits, admin and log: SEALWIRE_RELAY_LIMITS_BODY_BYTES=65536.
+# Environment variables override keys of the tables {tables}: SEALWIRE_RELAY_LIMITS_BODY_BYTES=65536.
 ";
 
 /// Examples of rules and of a CONNECT proxy, appended after the sections of the table.
@@ -14,7 +12,7 @@ const EXAMPLES: &str = include_str!("examples.toml");
 
 /// Returns a commented configuration with every key. `sealwire-relay config template` prints it.
 pub fn template() -> String {
-    let mut text = settings::template(HEAD, SECTIONS, "#: ");
+    let mut text = SCHEMA.template(HEAD, "#: ");
     text.push('\n');
     text.push_str(EXAMPLES);
     text
@@ -29,7 +27,7 @@ the configuration names. `sealwire-relay config check` lists all errors of a fil
 `sealwire-relay doctor` checks the files, certificates, addresses and the engine too. `sealwire-relay config template` prints a
 commented file to start from.
 
-The environment variable `SEALWIRE_RELAY_<SECTION>_<KEY>` overrides a key of `[engine]`, `[limits]`, `[admin]` or `[log]`, such as
+The environment variable `SEALWIRE_RELAY_<SECTION>_<KEY>` overrides a key of the tables {tables}, such as
 `SEALWIRE_RELAY_LIMITS_BODY_BYTES`. A list is in TOML there, or separated by commas.
 
 Written by `sealwire-relay config template --markdown`; a test compares it with the program.
@@ -37,19 +35,14 @@ Written by `sealwire-relay config template --markdown`; a test compares it with 
 
 /// Returns the keys as Markdown with a table per section, for `docs/relay-configuration.md`.
 pub fn markdown() -> String {
-    settings::markdown(MARKDOWN_HEAD, SECTIONS, "meaning")
+    SCHEMA.markdown(MARKDOWN_HEAD)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::{compile, parse};
     use super::*;
-    use sealwire_service::settings::Literal;
-    use std::fmt::Write as _;
-
-    /// The smallest text without errors of the check.
-    const SMALL: &str =
-        "[engine]\nendpoints = ['e:7443']\nca = 'ca'\ncertificate = 'c'\nkey = 'k'\n";
+    use sealwire_service::settings::{Form, Section};
 
     #[test]
     fn the_template_can_be_used_as_it_is() {
@@ -62,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_of_the_template_is_accepted() {
+    fn template_values_are_accepted() {
         let set: String = template()
             .lines()
             .map(|line| format!("{}\n", line.trim_start_matches("#: ")))
@@ -70,63 +63,27 @@ mod tests {
         parse(&set, []).unwrap_or_else(|errors| panic!("{errors}"));
     }
 
-    #[test]
-    fn defaults_of_the_table_are_those_of_the_program() {
-        // Everything but the defaults of the table, so that both texts mean the same if the
-        // defaults do.
-        let with = |defaults: bool| {
-            let mut text = String::new();
-            for section in SECTIONS {
-                let _ = writeln!(text, "{}", section.header());
-                for key in section.keys {
-                    let value = match key.default {
-                        Literal::Required(_) => Some(key.default.toml()),
-                        Literal::Unset(_) | Literal::Rare(_) => None,
-                        default => Some(default.toml()).filter(|_| defaults),
-                    };
-                    if let Some(value) = value {
-                        let _ = writeln!(text, "{} = {value}", key.name);
-                    }
-                }
-            }
-            let config = parse(&text, []).unwrap_or_else(|errors| panic!("{errors}"));
-            format!(
-                "{:?}",
-                super::super::Config {
-                    lines: Default::default(),
-                    ..config
-                }
-            )
+    /// Returns the first table of a section.
+    fn table_of<'v>(values: &'v mut toml::Table, section: &Section) -> &'v mut toml::Table {
+        let mut names = section.name.split('.');
+        let value = &mut values[names.next().unwrap()];
+        let value = match (section.form, names.next()) {
+            (Form::Table, _) => value,
+            (Form::Named(name), _) => &mut value[name],
+            (Form::List(_), None) => &mut value[0],
+            (Form::List(_), Some(rules)) => &mut value[0][rules][0],
         };
-        assert_eq!(with(true), with(false));
+        value.as_table_mut().unwrap()
     }
 
     #[test]
-    fn the_table_has_every_key_of_the_program() {
-        // serde names the keys that it knows in the error of a key that it does not.
-        for section in SECTIONS {
-            let header = section.header();
-            let required: String = section
-                .keys
-                .iter()
-                .filter_map(|key| match key.default {
-                    Literal::Required(value) => Some(format!("{} = {value}\n", key.name)),
-                    _ => None,
-                })
-                .collect();
-            let engine = if section.name == "engine" { "" } else { SMALL };
-            let text = format!("{engine}{header}\nno_such_key = 1\n{required}");
-            let text = if section.name == "route.request" {
-                format!(
-                    "{SMALL}[[route]]\nname = 'r'\nlisten = 'l'\npath = '/'\nupstream = 'u'\n{header}\nno_such_key = 1\n{required}"
-                )
-            } else {
-                text
-            };
-            let message = toml::from_str::<super::super::Config>(&text)
-                .unwrap_err()
-                .message()
-                .to_owned();
+    fn schema_has_every_key_of_the_program() {
+        // serde names the keys that it knows in the error for an unknown key.
+        for section in SCHEMA.sections {
+            let mut values = SCHEMA.read(&template(), []).unwrap().values;
+            table_of(&mut values, section).insert("no_such_key".into(), 1.into());
+            let error = values.try_into::<super::super::Config>().unwrap_err();
+            let message = error.message();
             let known = message
                 .split("expected ")
                 .nth(1)
@@ -173,7 +130,7 @@ mod tests {
 
     #[test]
     fn the_unit_has_room_for_the_default_limits() {
-        let limits = super::super::Limits::default();
+        let limits = parse(&template(), []).unwrap().limits;
         let unit = ops("systemd/sealwire-relay.service");
         let number = |key: &str| -> u64 {
             let line = unit

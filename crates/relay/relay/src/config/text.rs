@@ -1,242 +1,47 @@
-//! Reads the TOML text and the environment. Errors have the line and the key, but never a value.
+//! Reads the TOML text and the environment.
 
-use std::fmt;
-use std::ops::Deref;
+use std::ffi::OsString;
 use std::path::Path;
 
-use sealwire_service::settings::{Form, Kind as _, line_of, shown};
-use toml::de::DeTable;
+use sealwire_service::settings::{Document, Problem, Problems, read_file};
 
 use super::Config;
-use super::document::{self, Lines};
-use super::keys::{Key, Kind, SECTIONS};
+use super::keys::SCHEMA;
 
 /// Environment variable with the path of the configuration file. The variable overrides no key.
 pub const FILE_VARIABLE: &str = "SEALWIRE_RELAY_CONFIG";
 
-/// Longest configuration file in bytes. A larger file is probably a wrong path.
-const FILE_BYTES_MAX: u64 = 4 << 20;
-
-/// An error of a configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigError {
-    /// Line in the file, if known.
-    pub line: Option<usize>,
-    /// The key, the variable, or a place such as `route "orders", request rule 2`.
-    pub place: String,
-    /// The reason, which never repeats a value.
-    pub message: String,
-}
-
-impl ConfigError {
-    /// Creates an error at a place.
-    pub fn new(place: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            line: None,
-            place: place.into(),
-            message: message.into(),
-        }
-    }
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(line) = self.line {
-            write!(f, "line {line}: ")?;
-        }
-        if !self.place.is_empty() {
-            write!(f, "{}: ", self.place)?;
-        }
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for ConfigError {}
-
-/// All errors of a configuration, at least one, in the order of their lines.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigErrors(Vec<ConfigError>);
-
-impl ConfigErrors {
-    pub(super) fn unless_empty(mut errors: Vec<ConfigError>) -> Result<(), Self> {
-        errors.sort_by_key(|error| error.line);
-        if errors.is_empty() {
-            Ok(())
-        } else {
-            Err(Self(errors))
-        }
-    }
-}
-
-impl Deref for ConfigErrors {
-    type Target = [ConfigError];
-
-    fn deref(&self) -> &[ConfigError] {
-        &self.0
-    }
-}
-
-impl fmt::Display for ConfigErrors {
-    /// Writes one error per line.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, error) in self.0.iter().enumerate() {
-            write!(f, "{}{error}", if at == 0 { "" } else { "\n" })?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for ConfigErrors {}
-
 /// Reads a file and the process's environment.
 ///
 /// # Errors
-/// Every error in the text and in the variables.
-pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
-    let place = path.display().to_string();
-    let refuse = |message: String| ConfigErrors(vec![ConfigError::new(&place, message)]);
-    let unreadable = |error: std::io::Error| refuse(format!("cannot be read: {}", error.kind()));
-    if std::fs::metadata(path).map_err(unreadable)?.len() > FILE_BYTES_MAX {
-        return Err(refuse(format!("is longer than {FILE_BYTES_MAX} bytes")));
-    }
-    let text = std::fs::read_to_string(path).map_err(unreadable)?;
+/// Every problem in the text and in the variables.
+pub fn load(file: &Path) -> Result<Config, Problems> {
+    let text = read_file(file)?;
     let variables = std::env::vars_os();
     parse(
         &text,
-        variables.filter_map(|(name, value)| {
-            Some((
-                name.into_string().ok()?,
-                value.to_string_lossy().into_owned(),
-            ))
-        }),
+        variables.filter_map(|(name, value)| Some((name.into_string().ok()?, value))),
     )
 }
 
 /// Reads a text, overridden by variables of an environment.
 ///
 /// # Errors
-/// Every error in the text and in the variables. [`super::compile`] checks the rules between keys.
+/// Every problem in the text and in the variables. [`super::compile`] checks the rules between keys.
 pub fn parse(
     text: &str,
-    environment: impl IntoIterator<Item = (String, String)>,
-) -> Result<Config, ConfigErrors> {
-    let mut errors = Vec::new();
-    let overrides: Vec<Override> = environment
+    environment: impl IntoIterator<Item = (String, OsString)>,
+) -> Result<Config, Problems> {
+    let variables = environment
         .into_iter()
-        .filter_map(|(name, value)| Override::read(&name, &value, &mut errors))
-        .collect();
-    let paths: Vec<String> = overrides.iter().map(|set| set.key.path()).collect();
-    let (mut lines, more) = document::check(text, &paths);
-    errors.extend(more);
-    ConfigErrors::unless_empty(errors)?;
-    lines.retain(|place, _| !paths.contains(place));
-    let config = build(text, overrides).map_err(|error| {
-        // Reached only if the check accepted a wrong text. The parser's message can quote a value.
-        let line = error.span().map(|span| line_of(text, span.start));
-        ConfigErrors(vec![ConfigError {
-            line,
-            place: String::new(),
-            message: "is not valid here".into(),
-        }])
-    })?;
+        .filter(|(name, _)| name != FILE_VARIABLE);
+    let Document { values, lines } = SCHEMA.read(text, variables)?;
+    // The check has accepted every value, so this fails only if the schema and the types differ. The
+    // error can contain a value.
+    let config: Config = values
+        .try_into()
+        .map_err(|_| Problem::new("", "is not valid here"))?;
     Ok(Config { lines, ..config })
-}
-
-fn build(text: &str, overrides: Vec<Override>) -> Result<Config, toml::de::Error> {
-    if overrides.is_empty() {
-        return toml::from_str(text);
-    }
-    let mut table: toml::Table = toml::from_str(text)?;
-    for Override { key, value } in overrides {
-        let section = table
-            .entry(key.section)
-            .or_insert_with(|| toml::Table::new().into());
-        if let Some(section) = section.as_table_mut() {
-            section.insert(key.name.to_owned(), value);
-        }
-    }
-    table.try_into()
-}
-
-/// A key that a variable sets.
-struct Override {
-    key: &'static Key,
-    value: toml::Value,
-}
-
-impl Override {
-    /// Reads a variable. Returns `None` if it is not a key of the configuration, or if its value is
-    /// wrong.
-    fn read(variable: &str, text: &str, errors: &mut Vec<ConfigError>) -> Option<Self> {
-        let rest = variable
-            .strip_prefix(Kind::PREFIX)
-            .filter(|_| variable != FILE_VARIABLE)?;
-        // If a service is named sealwire-relay, Kubernetes sets SEALWIRE_RELAY_PORT and similar
-        // variables in every container.
-        if rest.ends_with("PORT")
-            || ["PORT_", "SERVICE_HOST", "SERVICE_PORT"]
-                .iter()
-                .any(|word| rest.contains(word))
-        {
-            return None;
-        }
-        // The case of a variable is ignored.
-        let name = variable.to_ascii_uppercase();
-        let tables = SECTIONS
-            .iter()
-            .filter(|section| section.form == Form::Table);
-        let found = tables
-            .flat_map(|section| section.keys)
-            .find(|key| name == key.variable());
-        let Some(key) = found else {
-            let message = "overrides no key; engine, limits, admin and log have variables, such as SEALWIRE_RELAY_LOG_LEVEL";
-            errors.push(ConfigError::new(shown(variable), message));
-            return None;
-        };
-        match value(key, text) {
-            Ok(value) => Some(Self { key, value }),
-            Err(problem) => {
-                errors.push(ConfigError::new(variable, problem));
-                None
-            }
-        }
-    }
-}
-
-/// Parses a variable's text as a value of the key's kind. A list is in TOML or separated by commas.
-fn value(key: &Key, text: &str) -> Result<toml::Value, String> {
-    let toml = match key.kind {
-        Kind::Flag | Kind::Fraction | Kind::Number { .. } => text.to_owned(),
-        Kind::Texts | Kind::Endpoints | Kind::Networks if text.starts_with('[') => text.to_owned(),
-        Kind::Texts | Kind::Endpoints | Kind::Networks => {
-            toml::Value::from(text.split(',').map(str::trim).collect::<Vec<_>>()).to_string()
-        }
-        _ => toml::Value::from(text).to_string(),
-    };
-    let line = format!("v = {toml}");
-    let refuse = || document::expected(key.kind);
-    let table = DeTable::parse(&line).map_err(|_| refuse())?;
-    let parsed = table
-        .get_ref()
-        .get("v")
-        .filter(|_| table.get_ref().len() == 1)
-        .ok_or_else(refuse)?;
-    document::check_value(key, parsed.get_ref())?;
-    toml::from_str::<toml::Table>(&line)
-        .ok()
-        .and_then(|mut table| table.remove("v"))
-        .ok_or_else(refuse)
-}
-
-/// Adds lines to errors whose place is in the file. A key that is not set gets the line of its
-/// table.
-pub(super) fn locate(errors: &mut [ConfigError], lines: &Lines) {
-    for error in errors {
-        let table = || lines.get(error.place.rsplit_once('.')?.0);
-        error.line = error
-            .line
-            .or(lines.get(&error.place).or_else(table).copied());
-    }
 }
 
 #[cfg(test)]
@@ -250,7 +55,7 @@ mod tests {
     fn errors_of(text: &str, environment: &[(&str, &str)]) -> String {
         let environment = environment
             .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            .map(|(name, value)| ((*name).to_owned(), (*value).into()));
         parse(text, environment).unwrap_err().to_string()
     }
 
@@ -278,7 +83,7 @@ mod tests {
         ];
         let config = parse(
             &text,
-            variables.map(|(name, value)| (name.to_owned(), value.to_owned())),
+            variables.map(|(name, value)| (name.to_owned(), value.into())),
         )
         .unwrap();
         assert_eq!(
@@ -300,7 +105,7 @@ mod tests {
         );
         let commas = [(
             "SEALWIRE_RELAY_ENGINE_ENDPOINTS".to_owned(),
-            "a:1, b:2".to_owned(),
+            "a:1, b:2".into(),
         )];
         assert_eq!(
             parse(&text, commas).unwrap().engine.endpoints,
@@ -317,7 +122,7 @@ mod tests {
         ];
         let config = parse(
             &text,
-            variables.map(|(name, value)| (name.to_owned(), value.to_owned())),
+            variables.map(|(name, value)| (name.to_owned(), value.into())),
         )
         .unwrap();
         assert_eq!(
@@ -337,7 +142,12 @@ mod tests {
             (
                 "SEALWIRE_RELAY_LIMITS_NONE",
                 "s3cret",
-                "SEALWIRE_RELAY_LIMITS_NONE: overrides no key",
+                "SEALWIRE_RELAY_LIMITS_NONE: overrides no key; see `sealwire-relay config template`",
+            ),
+            (
+                "SEALWIRE_RELAY_LIMITS_BODY_BYTE",
+                "s3cret",
+                "SEALWIRE_RELAY_LIMITS_BODY_BYTE: overrides no key; did you mean SEALWIRE_RELAY_LIMITS_BODY_BYTES?",
             ),
             (
                 "SEALWIRE_RELAY_LIMITS_BODY_BYTES",
@@ -454,6 +264,10 @@ mod tests {
             ("[engine]\nca = ''", "line 2: engine.ca: must be a path"),
             ("[engine]\nca = 7", "line 2: engine.ca: must be a path"),
             (
+                "[engine]\nkey = '-----BEGIN s3cret'",
+                "line 2: engine.key: must be the path of a file, not its content",
+            ),
+            (
                 "[limits]\nbody_bytes = 's3cret'",
                 "line 2: limits.body_bytes: must be a whole number in 1..=",
             ),
@@ -563,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn all_errors_are_listed_at_once_in_the_order_of_lines() {
+    fn errors_are_listed_at_once_in_the_order_of_lines() {
         let text = format!("{SMALL}[limits]\nx = 1\nbody_bytes = 'a'\n[log]\nlevel = 'loud'\n");
         let errors = errors_of(&text, &[("SEALWIRE_RELAY_LOG_FORMAT", "x")]);
         let starts: Vec<_> = errors
@@ -605,7 +419,7 @@ mod tests {
             .to_string();
         assert_eq!(
             error,
-            "/nowhere/relay.toml: cannot be read: entity not found"
+            "/nowhere/relay.toml: cannot be read: No such file or directory (os error 2)"
         );
     }
 }

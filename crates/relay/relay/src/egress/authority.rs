@@ -1,6 +1,6 @@
 //! The authority for interception: issues a certificate for each intercepted host, on demand.
 //!
-//! Clients behind the relay trust the authority's certificate. This certificate is constrained to
+//! Clients of the relay trust the authority's certificate. This certificate is constrained to
 //! the hosts that the relay may intercept (RFC 5280, section 4.2.1.10) and to TLS servers. A stolen
 //! key can therefore impersonate no other host, client or mailbox. The name constraints cover all
 //! kinds of names, because some clients ignore the extended key usage of an authority. Leaf
@@ -34,11 +34,11 @@ const LEAVES_MAX: std::num::NonZeroUsize =
 /// An error of the authority. Never carries key material.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
-    /// The certificate or the key is not PEM, is not an authority's, or they do not match.
+    /// The certificate or the key is malformed or not supported.
     #[error("the authority's certificate or key cannot be used")]
     Unusable(#[source] rcgen::Error),
     /// The certificate is not of an authority.
-    #[error("the certificate is not of an authority")]
+    #[error("the certificate is not that of an authority")]
     NotAnAuthority,
     /// The key does not match the certificate.
     #[error("the key does not belong to the certificate")]
@@ -82,12 +82,12 @@ pub struct NewAuthority {
 ///
 /// # Errors
 /// [`AuthorityError::Issue`] if a host is not a DNS name.
-pub fn create(
+pub fn create_authority(
     hosts: &[&str],
     days: u16,
     now: OffsetDateTime,
 ) -> Result<NewAuthority, AuthorityError> {
-    let params = params(hosts, days, now)?;
+    let params = authority_params(hosts, days, now)?;
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(AuthorityError::Issue)?;
     let cert_pem = params
         .self_signed(&key)
@@ -100,7 +100,7 @@ pub fn create(
 }
 
 /// Returns the content of an authority's certificate.
-fn params(
+fn authority_params(
     hosts: &[&str],
     days: u16,
     now: OffsetDateTime,
@@ -114,6 +114,7 @@ fn params(
     params.not_after = now + Duration::days(i64::from(days));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+
     // In an authority, this extension limits the use of its leaves.
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     // The library checks host names when it writes them for leaves.
@@ -146,25 +147,25 @@ const IP_ADDRESS: u8 = 0x87;
 /// and excluded at a reserved domain (RFC 2606). An empty name would exclude all, but
 /// implementations read it differently.
 fn name_constraints(hosts: &[&str]) -> Vec<u8> {
-    const NOBODY: &[u8] = b"invalid";
-    let subtree = |(tag, name): (u8, &[u8])| der(0x30, &der(tag, name));
-    let nobody = [(EMAIL, NOBODY), (URI, NOBODY)];
+    const RESERVED: [(u8, &[u8]); 2] = [(EMAIL, b"invalid"), (URI, b"invalid")];
     let hosts = hosts.iter().map(|host| (DNS, host.as_bytes()));
-    let permitted: Vec<u8> = hosts.chain(nobody).flat_map(subtree).collect();
+    let permitted: Vec<u8> = hosts.chain(RESERVED).flat_map(encode_subtree).collect();
     let addresses = [(IP_ADDRESS, &[0; 8][..]), (IP_ADDRESS, &[0; 32][..])];
     let excluded: Vec<u8> = addresses
         .into_iter()
-        .chain(nobody)
-        .flat_map(subtree)
+        .chain(RESERVED)
+        .flat_map(encode_subtree)
         .collect();
-    der(
-        0x30,
-        &[der(0xa0, &permitted), der(0xa1, &excluded)].concat(),
-    )
+    let subtrees = [encode_der(0xa0, &permitted), encode_der(0xa1, &excluded)];
+    encode_der(0x30, &subtrees.concat())
+}
+
+fn encode_subtree((tag, name): (u8, &[u8])) -> Vec<u8> {
+    encode_der(0x30, &encode_der(tag, name))
 }
 
 /// Writes a value in DER.
-fn der(tag: u8, content: &[u8]) -> Vec<u8> {
+fn encode_der(tag: u8, content: &[u8]) -> Vec<u8> {
     let bytes = content.len().to_be_bytes();
     let length: Vec<u8> = bytes.into_iter().skip_while(|byte| *byte == 0).collect();
     match content.len() {
@@ -187,6 +188,7 @@ impl Authority {
         if !certificate.is_ca() {
             return Err(AuthorityError::NotAnAuthority);
         }
+
         let key = KeyPair::from_pem(key_pem).map_err(AuthorityError::Unusable)?;
         if rcgen::PublicKeyData::subject_public_key_info(&key) != certificate.public_key().raw {
             return Err(AuthorityError::KeyMismatch);
@@ -207,7 +209,7 @@ impl Authority {
         self.not_after
     }
 
-    /// Returns true if the authority is constrained to some names and to servers, as [`create`]
+    /// Returns true if the authority is constrained to some names and to servers, as [`create_authority`]
     /// does.
     pub const fn is_limited(&self) -> bool {
         self.is_limited
@@ -229,8 +231,9 @@ impl Authority {
         {
             return Ok(Arc::clone(config));
         }
+
         let not_after = (now + LEAF_VALID).min(self.not_after);
-        let leaf = Arc::new(self.issue(host, now, not_after)?);
+        let leaf = Arc::new(self.issue_leaf(host, now, not_after)?);
         let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
         let builder = builder
             .with_safe_default_protocol_versions()
@@ -248,7 +251,7 @@ impl Authority {
         Ok(config)
     }
 
-    fn issue(
+    fn issue_leaf(
         &self,
         host: &str,
         now: OffsetDateTime,
@@ -277,11 +280,12 @@ impl Authority {
     }
 }
 
-/// Returns true if a certificate has the constraints that [`params`] sets, for any hosts.
+/// Returns true if a certificate has the constraints that [`authority_params`] sets, for any hosts.
 fn is_limited(certificate: &X509Certificate<'_>) -> bool {
     let is_lowest = certificate
         .basic_constraints()
         .is_ok_and(|found| found.is_some_and(|found| found.value.path_len_constraint == Some(0)));
+
     let is_for_servers = certificate.extended_key_usage().is_ok_and(|found| {
         found.is_some_and(|found| {
             let usage = found.value;
@@ -297,6 +301,7 @@ fn is_limited(certificate: &X509Certificate<'_>) -> bool {
             usage.server_auth && !others.contains(&true)
         })
     });
+
     let has_names = certificate.extensions().iter().any(|extension| {
         let ParsedExtension::NameConstraints(constraints) = extension.parsed_extension() else {
             return false;
@@ -316,7 +321,8 @@ fn is_limited(certificate: &X509Certificate<'_>) -> bool {
     is_lowest && is_for_servers && has_names
 }
 
-/// Returns the leaf to clients that request the tunnel's host. Other clients get an alert.
+/// Returns the leaf to clients that request the tunnel's host. Clients that request another host get
+/// an alert.
 #[derive(Debug)]
 struct OneHost {
     host: Box<str>,
@@ -341,7 +347,7 @@ mod tests {
     use rustls::pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _};
 
     fn authority(hosts: &[&str]) -> (Authority, String) {
-        let new = create(hosts, 30, OffsetDateTime::now_utc()).unwrap();
+        let new = create_authority(hosts, 30, OffsetDateTime::now_utc()).unwrap();
         (
             Authority::load(&new.cert_pem, &new.key_pem).unwrap(),
             new.cert_pem,
@@ -374,7 +380,9 @@ mod tests {
             // Outside the constraints: the leaf exists, and nobody trusts it.
             ("api.example.net", "api.example.net", false),
         ] {
-            let leaf = authority.issue(leaf_for, now, now + LEAF_VALID).unwrap();
+            let leaf = authority
+                .issue_leaf(leaf_for, now, now + LEAF_VALID)
+                .unwrap();
             assert_eq!(
                 is_trusted(&root, &leaf, checked),
                 expected,
@@ -386,7 +394,7 @@ mod tests {
     #[test]
     fn an_authority_certifies_servers_and_no_other_names() {
         use rcgen::SanType;
-        let new = create(
+        let new = create_authority(
             &["api.example.com", "example.org"],
             30,
             OffsetDateTime::now_utc(),
@@ -518,16 +526,16 @@ mod tests {
             (
                 "addresses alone",
                 |params| {
-                    let address = der(0x30, &der(IP_ADDRESS, &[0; 8]));
-                    constrain(params, der(0x30, &der(0xa1, &address)), true);
+                    let address = encode_der(0x30, &encode_der(IP_ADDRESS, &[0; 8]));
+                    constrain(params, encode_der(0x30, &encode_der(0xa1, &address)), true);
                 },
                 false,
             ),
             (
                 "hosts alone",
                 |params| {
-                    let host = der(0x30, &der(DNS, b"a.example"));
-                    constrain(params, der(0x30, &der(0xa0, &host)), true);
+                    let host = encode_der(0x30, &encode_der(DNS, b"a.example"));
+                    constrain(params, encode_der(0x30, &encode_der(0xa0, &host)), true);
                 },
                 false,
             ),
@@ -552,7 +560,7 @@ mod tests {
             ),
         ];
         for (name, change, is_limited) in cases {
-            let mut params = params(&HOSTS, 30, OffsetDateTime::now_utc()).unwrap();
+            let mut params = authority_params(&HOSTS, 30, OffsetDateTime::now_utc()).unwrap();
             change(&mut params);
             let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
             let cert_pem = params.self_signed(&key).unwrap().pem();
@@ -581,11 +589,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_authority_is_rejected() {
+    fn authority_rejects_leaf_certificates_and_foreign_keys() {
         let now = OffsetDateTime::now_utc();
         let (one, other) = (
-            create(&["a.example"], 1, now).unwrap(),
-            create(&["b.example"], 1, now).unwrap(),
+            create_authority(&["a.example"], 1, now).unwrap(),
+            create_authority(&["b.example"], 1, now).unwrap(),
         );
         assert!(matches!(
             Authority::load(&one.cert_pem, &other.key_pem),

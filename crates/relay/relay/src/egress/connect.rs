@@ -27,7 +27,7 @@ use crate::completion::Completion;
 use crate::config::Unlisted;
 use crate::connection;
 use crate::error::{Failure, Reason};
-use crate::relay::{Listener, Peer, Relay, stops};
+use crate::relay::{Listener, Peer, Relay, wait_for_stop};
 use crate::request_check::CheckedTarget;
 use crate::upstream::address::{Lookup, dial_host};
 
@@ -40,7 +40,7 @@ const DIAL_MAX: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// The request is not a CONNECT, or its destination is not permitted or cannot be reached.
-pub async fn open(
+pub async fn open_tunnel(
     relay: &Arc<Relay>,
     peer: &Arc<Peer>,
     completion: &Completion,
@@ -50,15 +50,18 @@ pub async fn open(
 ) -> Result<Response<Outgoing>, Failure> {
     if request.method() != Method::CONNECT {
         return Err(Failure::request(Reason::Forbidden(
-            "only CONNECT is served here",
+            "this listener serves only CONNECT requests",
         )));
     }
     let destination = target
         .port
         .and_then(|port| Destination::parse(&format!("{}:{port}", target.host)));
     let destination = destination.ok_or_else(|| {
-        Failure::request(Reason::Forbidden("the destination is no name and port"))
+        Failure::request(Reason::Forbidden(
+            "the destination must be a DNS name and a port",
+        ))
     })?;
+
     let listener = &peer.listener;
     let upgrade = hyper::upgrade::on(&mut request);
     // hyper no longer manages the connection of a tunnel. The tunnel therefore has its own permit,
@@ -68,12 +71,14 @@ pub async fn open(
     let permit = relay
         .connection_permit()
         .ok_or_else(|| Failure::request(Reason::Busy("limits.connections_max are open")))?;
-    if intercepts(listener, &destination) {
-        let (relay, peer, owner) = (Arc::clone(relay), Arc::clone(peer), client);
+
+    if is_intercepted(listener, &destination) {
+        let relay = Arc::clone(relay);
+        let peer = Arc::clone(peer);
         tokio::spawn(async move {
-            let _held = (permit, in_flight);
-            if let Ok(client) = upgrade.await {
-                intercept(relay, peer, destination, owner, TokioIo::new(client)).await;
+            let _permits = (permit, in_flight);
+            if let Ok(io) = upgrade.await {
+                serve_intercepted(relay, peer, destination, client, TokioIo::new(io)).await;
             }
         });
     } else if listener.tunnel.contains(&destination) || listener.unlisted == Unlisted::Tunnel {
@@ -88,16 +93,15 @@ pub async fn open(
             .await
             .map_err(|_| Failure::request(Reason::UpstreamUnreachable("connect timeout")))?;
         let upstream = dialled.map_err(|error| error.into_failure())?;
-        relay.metrics.tunnel(&listener.name);
-        let (idle, relay, peer) = (
-            relay.limits.idle_timeout(),
-            Arc::clone(relay),
-            Arc::clone(peer),
-        );
+        relay.metrics.count_tunnel(&listener.name);
+
+        let relay = Arc::clone(relay);
+        let peer = Arc::clone(peer);
         tokio::spawn(async move {
-            let _held = (permit, in_flight);
+            let _permits = (permit, in_flight);
             let Ok(client) = upgrade.await else { return };
-            if let Err(cause) = pass(
+            let idle = relay.limits.idle_timeout();
+            if let Err(cause) = forward_untouched(
                 TokioIo::new(client),
                 upstream,
                 &destination.host,
@@ -106,21 +110,20 @@ pub async fn open(
             )
             .await
             {
-                let (listener, host) = (&*peer.listener.name, &*destination.host);
-                tracing::warn!(listener, host, cause = %cause, "closed a tunnel that did not begin with TLS for its host");
-                relay.metrics.handshake_failed(&peer.listener.name);
+                tracing::warn!(listener = &*peer.listener.name, host = &*destination.host, cause = %cause, "closed a tunnel that did not start with TLS for its host");
+                relay.metrics.count_failed_handshake(&peer.listener.name);
             }
         });
     } else {
         return Err(Failure::request(Reason::Forbidden(
-            "no route and no tunnel is for the destination",
+            "neither a route nor `tunnel` permits the destination",
         )));
     }
     Ok(Response::new(Outgoing::empty()))
 }
 
 /// Returns true if a route is for the destination.
-fn intercepts(listener: &Listener, destination: &Destination) -> bool {
+fn is_intercepted(listener: &Listener, destination: &Destination) -> bool {
     !listener.tunnel.contains(destination)
         && listener
             .routes
@@ -128,7 +131,7 @@ fn intercepts(listener: &Listener, destination: &Destination) -> bool {
 }
 
 /// Serves requests inside a tunnel in the role of the destination.
-async fn intercept(
+async fn serve_intercepted(
     relay: Arc<Relay>,
     peer: Arc<Peer>,
     destination: Destination,
@@ -141,7 +144,7 @@ async fn intercept(
     let config = match authority.server_config(&destination.host, OffsetDateTime::now_utc()) {
         Ok(config) => config,
         Err(error) => {
-            tracing::warn!(listener = %peer.listener.name, error = &error as &dyn std::error::Error, "cannot intercept");
+            tracing::warn!(listener = %peer.listener.name, error = &error as &dyn std::error::Error, "cannot issue a certificate for an intercepted tunnel");
             return;
         }
     };
@@ -155,7 +158,7 @@ async fn intercept(
     let io = Watched::new(client, Arc::clone(&activity));
     match timeout(HANDSHAKE_MAX, TlsAcceptor::from(config).accept(io)).await {
         Ok(Ok(stream)) => {
-            let inside = Arc::new(peer.inside(destination, owner));
+            let inside = Arc::new(peer.in_tunnel(destination, owner));
             connection::serve(
                 Arc::clone(&relay),
                 inside,
@@ -167,7 +170,7 @@ async fn intercept(
         }
         // Includes clients that pin the destination's certificate. List such destinations under
         // `tunnel`.
-        _ => relay.metrics.handshake_failed(&peer.listener.name),
+        _ => relay.metrics.count_failed_handshake(&peer.listener.name),
     }
 }
 
@@ -175,7 +178,7 @@ async fn intercept(
 ///
 /// # Errors
 /// The reason why the client's first bytes must not pass.
-async fn pass(
+async fn forward_untouched(
     client: TokioIo<Upgraded>,
     upstream: TcpStream,
     host: &str,
@@ -192,8 +195,16 @@ async fn pass(
     let mut upstream = Watched::new(upstream, Arc::clone(&activity));
     let protocols = peer.listener.tunnel_protocols;
     let mut stop = peer.stop.clone();
-    let passing = async {
-        match first_bytes::forward(&mut client, &mut upstream, host, protocols, HANDSHAKE_MAX).await
+
+    let forwarding = async {
+        match first_bytes::forward_first_bytes(
+            &mut client,
+            &mut upstream,
+            host,
+            protocols,
+            HANDSHAKE_MAX,
+        )
+        .await
         {
             Ok(()) => drop(copy_bidirectional(&mut client, &mut upstream).await),
             Err(error)
@@ -204,26 +215,27 @@ async fn pass(
             {
                 return Err(error);
             }
-            // One side has closed the connection.
+            // The client or the upstream has closed the connection.
             Err(_) => {}
         }
         Ok(())
     };
     let outcome = tokio::select! {
-        outcome = passing => outcome,
-        () = nothing_moves(&activity, idle) => Ok(()),
-        () = stops(&mut stop) => Ok(()),
+        outcome = forwarding => outcome,
+        () = wait_until_idle(&activity, idle) => Ok(()),
+        () = wait_for_stop(&mut stop) => Ok(()),
     };
-    close(&mut client).await;
-    close(&mut upstream).await;
+
+    close_gracefully(&mut client).await;
+    close_gracefully(&mut upstream).await;
     outcome
 }
 
-async fn nothing_moves(activity: &Activity, idle: Duration) {
-    let mut before = activity.bytes();
+async fn wait_until_idle(activity: &Activity, idle: Duration) {
+    let mut before = activity.byte_counts();
     loop {
         tokio::time::sleep(idle).await;
-        let now = activity.bytes();
+        let now = activity.byte_counts();
         if now == before {
             return;
         }
@@ -231,6 +243,6 @@ async fn nothing_moves(activity: &Activity, idle: Duration) {
     }
 }
 
-async fn close<T: AsyncRead + AsyncWrite + Unpin>(io: &mut T) {
+async fn close_gracefully<T: AsyncRead + AsyncWrite + Unpin>(io: &mut T) {
     let _ = timeout(Duration::from_secs(1), io.shutdown()).await;
 }

@@ -53,16 +53,16 @@ const RETRY_RANDOM: [u8; 32] = [
 const BYTES_MAX: usize = 64 << 10;
 
 /// Reasons why a tunnel was closed, for the log.
-const NO_HELLO: &str = "the client's first bytes are no TLS hello";
-const ANOTHER_HOST: &str = "the TLS hello is for another host, or names none";
-const TOO_LATE: &str = "no TLS hello came in time";
+const NO_HELLO: &str = "the client's first bytes are not a TLS ClientHello";
+const ANOTHER_HOST: &str = "the TLS ClientHello is for another host, or has no server name";
+const TOO_LATE: &str = "the TLS ClientHello did not arrive in time";
 
 /// Forwards the first bytes of both sides until the rest can pass unchecked.
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidData`] for bytes that must not pass, and [`io::ErrorKind::TimedOut`] for
 /// a ClientHello that is incomplete after `hello_max`. The two connections cause all other errors.
-pub async fn forward<C, U>(
+pub async fn forward_first_bytes<C, U>(
     client: &mut C,
     upstream: &mut U,
     host: &str,
@@ -74,21 +74,28 @@ where
     U: AsyncRead + AsyncWrite + Unpin,
 {
     let mut bytes = Vec::with_capacity(2 << 10);
-    if protocols == TunnelProtocols::Any && !begins_tls(client, upstream, &mut bytes).await? {
+    if protocols == TunnelProtocols::Any && !starts_with_tls(client, upstream, &mut bytes).await? {
         return upstream.write_all(&bytes).await;
     }
-    let end = timeout(hello_max, hello(client, &mut bytes, host, false))
-        .await
-        .map_err(|_| late())??;
+    let end = timeout(
+        hello_max,
+        read_client_hello(client, &mut bytes, host, false),
+    )
+    .await
+    .map_err(|_| timeout_error())??;
     let held = bytes.split_off(end);
     upstream.write_all(&bytes).await?;
     upstream.flush().await?;
-    second_hello(client, upstream, held, host, hello_max).await
+    forward_second_hello(client, upstream, held, host, hello_max).await
 }
 
 /// Returns true if the client's first bytes can be TLS. Returns false if the server sends first,
 /// because a TLS server never does. The bytes of such a server pass.
-async fn begins_tls<C, U>(client: &mut C, upstream: &mut U, bytes: &mut Vec<u8>) -> io::Result<bool>
+async fn starts_with_tls<C, U>(
+    client: &mut C,
+    upstream: &mut U,
+    bytes: &mut Vec<u8>,
+) -> io::Result<bool>
 where
     C: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + Unpin,
@@ -96,9 +103,9 @@ where
     let mut response = Vec::with_capacity(2 << 10);
     loop {
         tokio::select! {
-            read = client.read_buf(bytes) => filled(read)?,
+            read = client.read_buf(bytes) => check_not_ended(read)?,
             read = upstream.read_buf(&mut response) => {
-                filled(read)?;
+                check_not_ended(read)?;
                 client.write_all(&response).await?;
                 return Ok(false);
             }
@@ -115,7 +122,7 @@ where
 
 /// Waits for the response to the first ClientHello. If the server requests a second one, checks
 /// that too. Then forwards all bytes.
-async fn second_hello<C, U>(
+async fn forward_second_hello<C, U>(
     client: &mut C,
     upstream: &mut U,
     mut held: Vec<u8>,
@@ -128,37 +135,40 @@ where
 {
     let mut response = Vec::with_capacity(2 << 10);
     let is_retry = loop {
-        if let Some(is_retry) = asks_again(&response) {
+        if let Some(is_retry) = is_hello_retry(&response) {
             break is_retry;
         }
         if response.len() >= BYTES_MAX {
-            return Err(invalid("the response to the TLS hello is too long"));
+            return Err(invalid_data(
+                "the response to the TLS ClientHello is too long",
+            ));
         }
         tokio::select! {
             read = upstream.read_buf(&mut response) => if read? == 0 { break false },
-            read = client.read_buf(&mut held), if held.len() < BYTES_MAX => filled(read)?,
+            read = client.read_buf(&mut held), if held.len() < BYTES_MAX => check_not_ended(read)?,
         }
     };
     client.write_all(&response).await?;
     client.flush().await?;
     if is_retry {
-        timeout(hello_max, hello(client, &mut held, host, true))
+        timeout(hello_max, read_client_hello(client, &mut held, host, true))
             .await
-            .map_err(|_| late())??;
+            .map_err(|_| timeout_error())??;
     }
     upstream.write_all(&held).await
 }
 
 /// Reads a client's records until a ClientHello is complete, and checks that it is for the host.
 /// Returns the end of its last record. Before a second ClientHello, early data and a
-/// `change_cipher_spec` record may come.
-async fn hello<C: AsyncRead + Unpin>(
+/// `change_cipher_spec` record can arrive.
+async fn read_client_hello<C: AsyncRead + Unpin>(
     client: &mut C,
     bytes: &mut Vec<u8>,
     host: &str,
     is_second: bool,
 ) -> io::Result<usize> {
-    let (mut at, mut message) = (0, Vec::new());
+    let mut at = 0;
+    let mut message = Vec::new();
     loop {
         let end = record_end(client, bytes, at).await?;
         let record = bytes.get(at..end).unwrap_or_default();
@@ -168,28 +178,31 @@ async fn hello<C: AsyncRead + Unpin>(
             Some(&(CHANGE_CIPHER_SPEC | APPLICATION_DATA)) if is_second && message.is_empty() => {
                 continue;
             }
-            _ => return Err(invalid(NO_HELLO)),
+            _ => return Err(invalid_data(NO_HELLO)),
         }
+
         let content = record.get(RECORD_HEADER..).unwrap_or_default();
         // TLS records have a version from SSL 3 to TLS 1.2, and a record is never empty.
         if record.get(1) != Some(&3) || content.is_empty() || content.len() > RECORD_BYTES_MAX {
-            return Err(invalid(NO_HELLO));
+            return Err(invalid_data(NO_HELLO));
         }
+
         message.extend_from_slice(content);
         if message.first() != Some(&CLIENT_HELLO) {
-            return Err(invalid(NO_HELLO));
+            return Err(invalid_data(NO_HELLO));
         }
         let Some(len) = message_end(&message).filter(|len| *len <= message.len()) else {
             continue;
         };
+
         let name = server_name(message.get(MESSAGE_HEADER..len).unwrap_or_default())
-            .ok_or(invalid(NO_HELLO))?;
+            .ok_or(invalid_data(NO_HELLO))?;
         let is_own = name.is_some_and(|name| name.eq_ignore_ascii_case(host.as_bytes()));
         // Nothing would check further bytes in the last record of the ClientHello.
         return if is_own && len == message.len() {
             Ok(end)
         } else {
-            Err(invalid(ANOTHER_HOST))
+            Err(invalid_data(ANOTHER_HOST))
         };
     }
 }
@@ -198,26 +211,29 @@ async fn hello<C: AsyncRead + Unpin>(
 /// The outer `None` is for a malformed ClientHello, the inner `None` for one without a server name.
 fn server_name(hello: &[u8]) -> Option<Option<&[u8]>> {
     let mut rest = hello;
-    take(&mut rest, 2 + 32)?; // Version and random bytes.
-    sized(&mut rest, 1).filter(|session| session.len() <= 32)?;
-    sized(&mut rest, 2).filter(|suites| !suites.is_empty() && suites.len().is_multiple_of(2))?;
-    sized(&mut rest, 1).filter(|compressions| !compressions.is_empty())?;
+    take_bytes(&mut rest, 2 + 32)?; // Version and random bytes.
+    take_vector(&mut rest, 1).filter(|session| session.len() <= 32)?;
+    take_vector(&mut rest, 2)
+        .filter(|suites| !suites.is_empty() && suites.len().is_multiple_of(2))?;
+    take_vector(&mut rest, 1).filter(|compressions| !compressions.is_empty())?;
     // In TLS 1.0, a ClientHello can have no extensions.
     if rest.is_empty() {
         return Some(None);
     }
-    let mut extensions = sized(&mut rest, 2).filter(|_| rest.is_empty())?;
-    let (mut kinds, mut name) = (HashSet::new(), None);
+
+    let mut extensions = take_vector(&mut rest, 2).filter(|_| rest.is_empty())?;
+    let mut kinds = HashSet::new();
+    let mut name = None;
     while !extensions.is_empty() {
-        let kind = number(&mut extensions, 2)?;
-        let mut data = sized(&mut extensions, 2)?;
+        let kind = take_number(&mut extensions, 2)?;
+        let mut data = take_vector(&mut extensions, 2)?;
         if !kinds.insert(kind) {
             return None;
         }
         if kind == usize::from(SERVER_NAME) {
-            let mut names = sized(&mut data, 2).filter(|_| data.is_empty())?;
-            let is_host = number(&mut names, 1)? == usize::from(HOST_NAME);
-            let host = sized(&mut names, 2)
+            let mut names = take_vector(&mut data, 2).filter(|_| data.is_empty())?;
+            let is_host = take_number(&mut names, 1)? == usize::from(HOST_NAME);
+            let host = take_vector(&mut names, 2)
                 .filter(|host| is_host && !host.is_empty() && names.is_empty())?;
             name = Some(host);
         }
@@ -226,31 +242,32 @@ fn server_name(hello: &[u8]) -> Option<Option<&[u8]>> {
 }
 
 /// Takes bytes from the start of a message.
-fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
+fn take_bytes<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     let (taken, behind) = rest.split_at_checked(len)?;
     *rest = behind;
     Some(taken)
 }
 
 /// Takes an integer of `bytes` bytes.
-fn number(rest: &mut &[u8], bytes: usize) -> Option<usize> {
+fn take_number(rest: &mut &[u8], bytes: usize) -> Option<usize> {
     Some(
-        take(rest, bytes)?
+        take_bytes(rest, bytes)?
             .iter()
             .fold(0, |number, byte| number << 8 | usize::from(*byte)),
     )
 }
 
 /// Takes a vector whose length field has `len_bytes` bytes.
-fn sized<'a>(rest: &mut &'a [u8], len_bytes: usize) -> Option<&'a [u8]> {
-    let len = number(rest, len_bytes)?;
-    take(rest, len)
+fn take_vector<'a>(rest: &mut &'a [u8], len_bytes: usize) -> Option<&'a [u8]> {
+    let len = take_number(rest, len_bytes)?;
+    take_bytes(rest, len)
 }
 
 /// Returns true if a server requests a second ClientHello, and `None` if more bytes are needed to
 /// decide. The ServerHello can span several records, and can follow a warning.
-fn asks_again(response: &[u8]) -> Option<bool> {
-    let (mut rest, mut message) = (response, Vec::new());
+fn is_hello_retry(response: &[u8]) -> Option<bool> {
+    let mut rest = response;
+    let mut message = Vec::new();
     loop {
         let kind = *rest.first()?;
         let header = rest.get(..RECORD_HEADER);
@@ -304,16 +321,16 @@ async fn record_end<C: AsyncRead + Unpin>(
             .get(at)
             .is_some_and(|kind| !(CHANGE_CIPHER_SPEC..=HEARTBEAT).contains(kind))
         {
-            return Err(invalid(NO_HELLO));
+            return Err(invalid_data(NO_HELLO));
         }
         if bytes.len() >= BYTES_MAX {
-            return Err(invalid("the TLS hello is too long"));
+            return Err(invalid_data("the TLS ClientHello is too long"));
         }
-        filled(client.read_buf(bytes).await)?;
+        check_not_ended(client.read_buf(bytes).await)?;
     }
 }
 
-fn filled(read: io::Result<usize>) -> io::Result<()> {
+fn check_not_ended(read: io::Result<usize>) -> io::Result<()> {
     if read? == 0 {
         Err(io::ErrorKind::UnexpectedEof.into())
     } else {
@@ -321,11 +338,11 @@ fn filled(read: io::Result<usize>) -> io::Result<()> {
     }
 }
 
-fn invalid(cause: &'static str) -> io::Error {
+fn invalid_data(cause: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, cause)
 }
 
-fn late() -> io::Error {
+fn timeout_error() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, TOO_LATE)
 }
 
@@ -514,7 +531,7 @@ mod tests {
             client.write_all(&sent).await.unwrap();
             server.write_all(&[ALERT, 3, 3, 0, 2, 2, 40]).await.unwrap();
             let wait = Duration::from_secs(60);
-            let outcome = forward(
+            let outcome = forward_first_bytes(
                 &mut at_relay,
                 &mut to_server,
                 "a.example",
@@ -539,7 +556,7 @@ mod tests {
 
     #[test]
     fn requests_for_a_second_hello_are_found_in_any_records() {
-        let hello = |random: &[u8; 32]| {
+        fn server_hello(random: &[u8; 32]) -> Vec<u8> {
             let body = [
                 &[3, 3][..],
                 random,
@@ -549,9 +566,9 @@ mod tests {
             ]
             .concat();
             [&[SERVER_HELLO][..], &vector(3, &body)].concat()
-        };
+        }
         let warning = [ALERT, 3, 3, 0, 2, 1, 112];
-        let retry = hello(&RETRY_RANDOM);
+        let retry = server_hello(&RETRY_RANDOM);
         let once = records([3, 3], &retry, usize::MAX);
         for (response, expected) in [
             (once.clone(), Some(true)),
@@ -562,7 +579,7 @@ mod tests {
                 [&warning[..], &warning, &records([3, 3], &retry, 7)].concat(),
                 Some(true),
             ),
-            (records([3, 3], &hello(&[9; 32]), 5), Some(false)),
+            (records([3, 3], &server_hello(&[9; 32]), 5), Some(false)),
             (once[..once.len() - 4].to_vec(), Some(true)),
             (once[..30].to_vec(), None),
             (warning.to_vec(), None),
@@ -573,7 +590,7 @@ mod tests {
             (b"HTTP/1.1 400\r\n".to_vec(), Some(false)),
             (records([3, 3], &[11, 0, 0, 0], usize::MAX), Some(false)),
         ] {
-            assert_eq!(asks_again(&response), expected, "{response:x?}");
+            assert_eq!(is_hello_retry(&response), expected, "{response:x?}");
         }
     }
 
@@ -594,7 +611,7 @@ mod tests {
             let (mut to_server, _server) = duplex(BYTES_MAX);
             client.write_all(&sent).await.unwrap();
             let wait = Duration::from_millis(50);
-            let outcome = forward(
+            let outcome = forward_first_bytes(
                 &mut at_relay,
                 &mut to_server,
                 "a.example",

@@ -49,17 +49,17 @@ pub(super) struct Reader<B> {
     buffer: BytesMut,
     /// Memory of the arriving message, if it is long.
     memory: Option<Reservation>,
-    account: Account,
+    memory_account: Account,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
     /// Creates a reader of a body.
-    pub(super) fn new(body: B, account: Account) -> Self {
+    pub(super) fn new(body: B, memory_account: Account) -> Self {
         Self {
             body,
             buffer: BytesMut::new(),
             memory: None,
-            account,
+            memory_account,
         }
     }
 
@@ -67,15 +67,15 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
     ///
     /// # Errors
     /// The message is malformed or too long, or the stream ended early.
-    pub(super) async fn next(&mut self) -> Result<Option<Received>, Failure> {
+    pub(super) async fn next_message(&mut self) -> Result<Option<Received>, Failure> {
         loop {
-            if let Some(received) = self.take()? {
+            if let Some(received) = self.take_message()? {
                 return Ok(Some(received));
             }
             match self.body.frame().await {
                 None if self.buffer.is_empty() => return Ok(None),
                 None | Some(Err(_)) => {
-                    return Err(malformed("the stream broke off within a message"));
+                    return Err(malformed_stream("the stream broke off within a message"));
                 }
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
@@ -87,13 +87,13 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
     }
 
     /// Takes a message out of the buffer, if it is complete.
-    fn take(&mut self) -> Result<Option<Received>, Failure> {
+    fn take_message(&mut self) -> Result<Option<Received>, Failure> {
         let Some((prefix, rest)) = self.buffer.split_first_chunk::<PREFIX_BYTES>() else {
             return Ok(None);
         };
         let [flag, length @ ..] = *prefix;
         if flag != 0 {
-            return Err(malformed("a message is compressed"));
+            return Err(malformed_stream("a message is compressed"));
         }
         let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
         if length > MESSAGE_BYTES_MAX {
@@ -105,17 +105,20 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         if length > SMALL_BYTES_MAX {
             let memory = self
                 .memory
-                .get_or_insert_with(|| self.account.clone().reservation());
+                .get_or_insert_with(|| self.memory_account.clone().new_reservation());
             memory
-                .at_least(self.buffer.len().min(PREFIX_BYTES + length))
+                .grow_to(self.buffer.len().min(PREFIX_BYTES + length))
                 .map_err(Failure::request)?;
         }
+
         if rest.len() < length {
             return Ok(None);
         }
         self.buffer.advance(PREFIX_BYTES);
+
         let message = ProcessingRequest::decode(self.buffer.split_to(length).freeze());
-        let message = message.map_err(|_| malformed("a message of the proxy cannot be decoded"))?;
+        let message =
+            message.map_err(|_| malformed_stream("a message of the proxy cannot be decoded"))?;
         if self.buffer.is_empty() {
             // An empty buffer would keep the memory of the message.
             self.buffer = BytesMut::new();
@@ -127,7 +130,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
     }
 }
 
-const fn malformed(detail: &'static str) -> Failure {
+const fn malformed_stream(detail: &'static str) -> Failure {
     Failure::request(Reason::Ambiguous(detail))
 }
 
@@ -137,9 +140,9 @@ pub(super) struct Output(mpsc::Sender<Bytes>);
 
 impl Output {
     /// Sends a message. Waits while the proxy does not read.
-    pub(super) async fn send(&self, answer: ResponsePart) {
+    pub(super) async fn send(&self, part: ResponsePart) {
         let message = ProcessingResponse {
-            response: Some(answer),
+            response: Some(part),
         };
         let length = message.encoded_len();
         let mut frame = BytesMut::with_capacity(PREFIX_BYTES + length);
@@ -164,11 +167,11 @@ impl Complete {
 }
 
 /// The task of a stream, which ends with the status.
-type Work = BoxFuture<'static, Result<Complete, Failure>>;
+type StreamTask = BoxFuture<'static, Result<Complete, Failure>>;
 
 /// The response of a stream: the messages of its task, then the status.
 pub(super) struct Messages {
-    work: Option<Work>,
+    task: Option<StreamTask>,
     messages: mpsc::Receiver<Bytes>,
     /// The final status, until it was sent.
     status: Option<HeaderMap>,
@@ -176,10 +179,10 @@ pub(super) struct Messages {
 
 impl Messages {
     /// Creates a response whose task sends messages through the given output.
-    pub(super) fn new(work: impl FnOnce(Output) -> Work) -> Self {
+    pub(super) fn new(task: impl FnOnce(Output) -> StreamTask) -> Self {
         let (sender, messages) = mpsc::channel(QUEUE_MAX);
         Self {
-            work: Some(work(Output(sender))),
+            task: Some(task(Output(sender))),
             messages,
             status: None,
         }
@@ -194,16 +197,16 @@ impl Body for Messages {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
-        if let Some(work) = &mut self.work
-            && let Poll::Ready(outcome) = work.as_mut().poll(cx)
+        if let Some(task) = &mut self.task
+            && let Poll::Ready(outcome) = task.as_mut().poll(cx)
         {
             // Dropping the task also drops the sender.
-            self.work = None;
-            self.status = Some(status(outcome.as_ref().err()));
+            self.task = None;
+            self.status = Some(status_trailers(outcome.as_ref().err()));
         }
         match self.messages.poll_recv(cx) {
             Poll::Ready(Some(bytes)) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
-            Poll::Ready(None) if self.work.is_none() => {
+            Poll::Ready(None) if self.task.is_none() => {
                 Poll::Ready(self.status.take().map(|status| Ok(Frame::trailers(status))))
             }
             _ => Poll::Pending,
@@ -212,9 +215,9 @@ impl Body for Messages {
 }
 
 /// Returns trailers with the status of a stream.
-fn status(failure: Option<&Failure>) -> HeaderMap {
+fn status_trailers(failure: Option<&Failure>) -> HeaderMap {
     let mut trailers = HeaderMap::new();
-    trailers.insert("grpc-status", u16::from(failure.map_or(OK, code)).into());
+    trailers.insert("grpc-status", u16::from(failure.map_or(OK, code_of)).into());
     let message = failure.map(|failure| match failure.reason.detail() {
         "" => failure.reason.title(),
         detail => detail,
@@ -227,7 +230,7 @@ fn status(failure: Option<&Failure>) -> HeaderMap {
 }
 
 /// Returns the status code of a failure, which is never OK.
-const fn code(failure: &Failure) -> u8 {
+const fn code_of(failure: &Failure) -> u8 {
     match failure.reason {
         Reason::Ambiguous(_) => INVALID_ARGUMENT,
         Reason::ClientTimeout | Reason::EngineTimeout | Reason::UpstreamTimeout => {
@@ -244,17 +247,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_failure_has_the_status_of_success() {
+    fn failures_never_have_the_status_of_success() {
         for reason in Reason::KINDS {
             for failure in [
                 Failure::request(reason.clone()),
                 Failure::response(reason.clone()),
             ] {
-                let trailers = status(Some(&failure));
+                let trailers = status_trailers(Some(&failure));
                 assert_ne!(trailers["grpc-status"], "0", "{failure}");
                 assert!(!trailers["grpc-message"].is_empty());
             }
         }
-        assert_eq!(status(None)["grpc-status"], "0");
+        assert_eq!(status_trailers(None)["grpc-status"], "0");
     }
 }

@@ -63,7 +63,7 @@ pub(super) fn feed(phase: Phase) -> (Sink, Feed) {
 
 impl Feed {
     /// Returns the cell that receives the trailers at the end.
-    pub(super) fn end(&self) -> End {
+    pub(super) fn end_cell(&self) -> End {
         Arc::clone(&self.end)
     }
 }
@@ -89,7 +89,7 @@ impl Body for Feed {
                 let _ = self.end.set(trailers);
                 Poll::Ready(None)
             }
-            None => Poll::Ready(Some(Err(broken(self.phase)))),
+            None => Poll::Ready(Some(Err(truncated_body_failure(self.phase)))),
         }
     }
 
@@ -106,18 +106,18 @@ impl Body for Feed {
     }
 }
 
-fn broken(phase: Phase) -> Failure {
+fn truncated_body_failure(phase: Phase) -> Failure {
     match phase {
         Phase::Request => Failure::request(Reason::Ambiguous("the body is malformed or broke off")),
-        Phase::Response => {
-            Failure::response(Reason::UpstreamBroken("the proxy sent no end of the body"))
-        }
+        Phase::Response => Failure::response(Reason::UpstreamBroken(
+            "the proxy ended the stream within the body",
+        )),
     }
 }
 
 impl Sink {
     /// Records that the message has no body.
-    pub(super) fn has_none(&mut self) {
+    pub(super) fn set_no_body(&mut self) {
         let _ = self.end.set(None);
         self.items = None;
     }
@@ -128,7 +128,7 @@ impl Sink {
 
     /// Forwards bytes. Waits until the previous part was read. Parts after the end are ignored,
     /// because Envoy can send the last part twice (envoyproxy/envoy#46237).
-    async fn data(&mut self, body: HttpBody, memory: Option<Reservation>) {
+    async fn forward_data(&mut self, body: HttpBody, memory: Option<Reservation>) {
         if let Some(items) = &self.items
             && !body.body.is_empty()
         {
@@ -136,19 +136,19 @@ impl Sink {
             let _ = items.send(FeedItem::Data(body.body, memory)).await;
         }
         if body.end_of_stream {
-            self.finish(None).await;
+            self.send_end(None).await;
         }
     }
 
-    async fn trailers(&mut self, trailers: HttpTrailers) -> Result<(), Failure> {
+    async fn forward_trailers(&mut self, trailers: HttpTrailers) -> Result<(), Failure> {
         let trailers = trailers.trailers.unwrap_or_default();
         // Trailers are stored until the end of the body was sent.
         check_size(&trailers).map_err(Failure::request)?;
-        self.finish(Some(trailers)).await;
+        self.send_end(Some(trailers)).await;
         Ok(())
     }
 
-    async fn finish(&mut self, trailers: Option<HeaderMap>) {
+    async fn send_end(&mut self, trailers: Option<HeaderMap>) {
         if let Some(items) = self.items.take() {
             let _ = items.send(FeedItem::End(trailers)).await;
         }
@@ -174,39 +174,46 @@ impl<B: Body<Data = Bytes> + Unpin> Demux<B> {
     /// The proxy ended the stream early, or violated the protocol.
     pub(super) async fn run(mut self) -> Result<(), Failure> {
         while !(self.request.is_complete() && self.response.is_complete()) {
-            let early = || {
-                violation("the proxy ended the stream before request and response were complete")
-            };
-            let received = self.reader.next().await?.ok_or_else(early)?;
-            self.take(received).await?;
+            let received = self.reader.next_message().await?.ok_or_else(|| {
+                protocol_violation(
+                    "the proxy ended the stream before request and response were complete",
+                )
+            })?;
+            self.forward_part(received).await?;
         }
         Ok(())
     }
 
-    async fn take(&mut self, Received { message, memory }: Received) -> Result<(), Failure> {
-        match part(message)? {
+    async fn forward_part(
+        &mut self,
+        Received { message, memory }: Received,
+    ) -> Result<(), Failure> {
+        match take_part(message)? {
             Part::RequestHeaders(_) => {
-                return Err(violation("the proxy sent the request's headers twice"));
+                return Err(protocol_violation(
+                    "the proxy sent the request's headers twice",
+                ));
             }
-            Part::RequestBody(body) => self.request.data(body, memory).await,
-            Part::RequestTrailers(trailers) => self.request.trailers(trailers).await?,
+            Part::RequestBody(body) => self.request.forward_data(body, memory).await,
+            Part::RequestTrailers(trailers) => self.request.forward_trailers(trailers).await?,
             Part::ResponseHeaders(headers) => {
-                let twice = || violation("the proxy sent the response's headers twice");
-                let sender = self.response_headers.take().ok_or_else(twice)?;
+                let sender = self.response_headers.take().ok_or_else(|| {
+                    protocol_violation("the proxy sent the response's headers twice")
+                })?;
                 if headers.end_of_stream {
-                    self.response.has_none();
+                    self.response.set_no_body();
                 }
                 let _ = sender.send(headers);
             }
             Part::ResponseBody(_) | Part::ResponseTrailers(_)
                 if self.response_headers.is_some() =>
             {
-                return Err(violation(
+                return Err(protocol_violation(
                     "the proxy sent a response's body before its headers",
                 ));
             }
-            Part::ResponseBody(body) => self.response.data(body, memory).await,
-            Part::ResponseTrailers(trailers) => self.response.trailers(trailers).await?,
+            Part::ResponseBody(body) => self.response.forward_data(body, memory).await,
+            Part::ResponseTrailers(trailers) => self.response.forward_trailers(trailers).await?,
         }
         Ok(())
     }
@@ -216,18 +223,18 @@ impl<B: Body<Data = Bytes> + Unpin> Demux<B> {
 ///
 /// # Errors
 /// The message has no part, or the proxy ignores the responses.
-pub(super) fn part(message: ProcessingRequest) -> Result<Part, Failure> {
+pub(super) fn take_part(message: ProcessingRequest) -> Result<Part, Failure> {
     if message.observability_mode {
-        return Err(violation(
+        return Err(protocol_violation(
             "observability_mode must be off: the relay changes messages",
         ));
     }
-    message
-        .request
-        .ok_or_else(|| violation("a message of the proxy has no part that the relay knows"))
+    message.request.ok_or_else(|| {
+        protocol_violation("a message of the proxy has no part that the relay supports")
+    })
 }
 
 /// Creates a failure for wrong settings of the proxy, or for a message out of order.
-pub(super) const fn violation(detail: &'static str) -> Failure {
+pub(super) const fn protocol_violation(detail: &'static str) -> Failure {
     Failure::request(Reason::Ambiguous(detail))
 }

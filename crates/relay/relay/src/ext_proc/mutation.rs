@@ -59,36 +59,36 @@ impl Pseudo {
 /// # Errors
 /// The head is malformed or exceeds a limit.
 pub(super) fn request_head(headers: proto::HttpHeaders) -> Result<RequestHead, Failure> {
-    let malformed = || {
-        Failure::request(Reason::Ambiguous(
-            "a header of the proxy is malformed or occurs twice",
-        ))
-    };
-    let (pseudo, map) = read(
+    const MALFORMED: Failure = Failure::request(Reason::Ambiguous(
+        "a header of the proxy is malformed or occurs twice",
+    ));
+    let (pseudo, map) = read_headers(
         headers.headers.unwrap_or_default(),
         Failure::request,
-        malformed,
+        &MALFORMED,
     )?;
     let (Some(method), Some(scheme), Some(authority), Some(path)) =
         (pseudo.method, pseudo.scheme, pseudo.authority, pseudo.path)
     else {
         return Err(Failure::request(Reason::Ambiguous(
-            "the proxy sent no method, scheme, authority or path",
+            "the proxy sent a request without method, scheme, authority or path",
         )));
     };
+
     let is_tls = scheme.as_ref() == b"https";
     let uri = Uri::builder()
-        .scheme(uri::Scheme::try_from(&*scheme).map_err(|_| malformed())?)
-        .authority(uri::Authority::try_from(&*authority).map_err(|_| malformed())?)
-        .path_and_query(uri::PathAndQuery::try_from(&*path).map_err(|_| malformed())?)
+        .scheme(uri::Scheme::try_from(&*scheme).map_err(|_| MALFORMED)?)
+        .authority(uri::Authority::try_from(&*authority).map_err(|_| MALFORMED)?)
+        .path_and_query(uri::PathAndQuery::try_from(&*path).map_err(|_| MALFORMED)?)
         .build()
-        .map_err(|_| malformed())?;
+        .map_err(|_| MALFORMED)?;
     let request = Request::builder()
         .method(&*method)
         .uri(uri)
         .version(Version::HTTP_2)
         .body(());
-    let (mut parts, ()) = request.map_err(|_| malformed())?.into_parts();
+    let (mut parts, ()) = request.map_err(|_| MALFORMED)?.into_parts();
+
     // Reject a target that this parser reads differently from the proxy: rules must be chosen by
     // the target that the proxy uses.
     if parts
@@ -96,7 +96,7 @@ pub(super) fn request_head(headers: proto::HttpHeaders) -> Result<RequestHead, F
         .path_and_query()
         .is_none_or(|target| target.as_str().as_bytes() != path)
     {
-        return Err(malformed());
+        return Err(MALFORMED);
     }
     let is_upgrade = pseudo.protocol.is_some() || map.contains_key(http::header::UPGRADE);
     parts.headers = map;
@@ -114,31 +114,31 @@ pub(super) fn request_head(headers: proto::HttpHeaders) -> Result<RequestHead, F
 pub(super) fn response_head(
     headers: proto::HttpHeaders,
 ) -> Result<(StatusCode, HeaderMap), Failure> {
-    let malformed = || {
-        Failure::response(Reason::UpstreamBroken(
-            "a header of the response is malformed",
-        ))
-    };
-    let (pseudo, map) = read(
+    const MALFORMED: Failure = Failure::response(Reason::UpstreamBroken(
+        "a header of the response is malformed",
+    ));
+    let (pseudo, map) = read_headers(
         headers.headers.unwrap_or_default(),
         Failure::response,
-        malformed,
+        &MALFORMED,
     )?;
     let status = pseudo
         .status
         .and_then(|status| StatusCode::from_bytes(&status).ok())
-        .ok_or_else(malformed)?;
+        .ok_or(MALFORMED)?;
     Ok((status, map))
 }
 
-fn read(
+/// Splits headers into pseudo-headers and others.
+fn read_headers(
     headers: proto::HeaderMap,
     failure: impl Fn(Reason) -> Failure,
-    malformed: impl Fn() -> Failure,
+    malformed: &Failure,
 ) -> Result<(Pseudo, HeaderMap), Failure> {
     // Checked before the map is filled, because the map cannot hold more than 2^15 lines.
     check_size(&headers).map_err(failure)?;
-    let (mut pseudo, mut map) = (Pseudo::default(), HeaderMap::new());
+    let mut pseudo = Pseudo::default();
+    let mut map = HeaderMap::new();
     for header in headers.headers {
         let value = if header.raw_value.is_empty() {
             header.value.into()
@@ -146,11 +146,14 @@ fn read(
             header.raw_value
         };
         if header.key.starts_with(':') {
-            pseudo.set(&header.key, value).ok_or_else(&malformed)?;
+            pseudo
+                .set(&header.key, value)
+                .ok_or_else(|| malformed.clone())?;
             continue;
         }
-        let name = HeaderName::from_bytes(header.key.as_bytes()).map_err(|_| malformed())?;
-        let mut value = http::HeaderValue::from_maybe_shared(value).map_err(|_| malformed())?;
+        let name = HeaderName::from_bytes(header.key.as_bytes()).map_err(|_| malformed.clone())?;
+        let mut value =
+            http::HeaderValue::from_maybe_shared(value).map_err(|_| malformed.clone())?;
         // Sensitive: a rule can select the value, and a debug text must not show it.
         value.set_sensitive(true);
         map.append(name, value);
@@ -205,7 +208,7 @@ impl proto::HeaderMutation {
     }
 
     /// Returns the changes that remove all lines.
-    pub(super) fn clear(of: &proto::HeaderMap) -> Self {
+    pub(super) fn remove_all(of: &proto::HeaderMap) -> Self {
         let mut names: Vec<String> = of.headers.iter().map(|header| header.key.clone()).collect();
         names.sort_unstable();
         names.dedup();
@@ -217,7 +220,11 @@ impl proto::HeaderMutation {
 
     /// Sets the target of a request.
     pub(super) fn set_target(&mut self, target: &str) {
-        self.push(PATH, Bytes::copy_from_slice(target.as_bytes()), OVERWRITE);
+        self.set(PATH, target);
+    }
+
+    fn set(&mut self, key: &str, value: &str) {
+        self.push(key, Bytes::copy_from_slice(value.as_bytes()), OVERWRITE);
     }
 
     fn push(&mut self, key: &str, raw_value: Bytes, append_action: i32) {
@@ -235,16 +242,13 @@ impl proto::HeaderMutation {
 }
 
 /// Builds the response to the client with the problem document of a failure.
-pub(super) fn immediate(failure: &Failure, request_id: &str) -> proto::ImmediateResponse {
+pub(super) fn immediate_response(failure: &Failure, request_id: &str) -> proto::ImmediateResponse {
     let mut headers = proto::HeaderMutation::default();
-    let mut set = |name: &str, value: &str| {
-        headers.push(name, Bytes::copy_from_slice(value.as_bytes()), OVERWRITE)
-    };
-    set("content-type", "application/problem+json");
-    set(RELAY_ERROR, failure.reason.name());
-    set(REQUEST_ID, request_id);
+    headers.set("content-type", "application/problem+json");
+    headers.set(RELAY_ERROR, failure.reason.name());
+    headers.set(REQUEST_ID, request_id);
     if let Some(seconds) = failure.retry_after_s() {
-        set("retry-after", &seconds.to_string());
+        headers.set("retry-after", &seconds.to_string());
     }
     proto::ImmediateResponse {
         status: Some(proto::HttpStatus {

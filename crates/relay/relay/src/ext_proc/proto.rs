@@ -3,7 +3,7 @@
 //! Written by hand, because the generated crate of all Envoy messages takes 83 CPU-seconds to
 //! compile, and this module needs only 19 messages. The field numbers are those of
 //! `envoy/service/ext_proc/v3/external_processor.proto`, `envoy/config/core/v3/base.proto` and
-//! `envoy/type/v3/http_status.proto`. Other fields are skipped.
+//! `envoy/type/v3/http_status.proto`. The relay skips all other fields.
 //!
 //! `Debug` shows only names, because headers and bodies contain values.
 

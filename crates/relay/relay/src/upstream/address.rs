@@ -56,12 +56,16 @@ pub enum Lookup<'a> {
 
 impl Lookup<'_> {
     async fn run(self, host: &str) -> io::Result<Vec<SocketAddr>> {
-        let look_up = |host: &str| Ok((host, 0).to_socket_addrs()?.collect());
         match self {
             Self::OfUpstream => OF_UPSTREAMS.run(host, None, look_up).await,
             Self::OfTunnel(client) => OF_TUNNELS.run(host, Some(client), look_up).await,
         }
     }
+}
+
+/// Requests the addresses of a name from the system's resolver. Blocks.
+fn look_up(host: &str) -> io::Result<Vec<SocketAddr>> {
+    Ok((host, 0).to_socket_addrs()?.collect())
 }
 
 impl Lookups {
@@ -81,7 +85,7 @@ impl Lookups {
         look_up: impl FnOnce(&str) -> io::Result<Vec<SocketAddr>> + Send + 'static,
     ) -> io::Result<Vec<SocketAddr>> {
         let key = host.to_ascii_lowercase().into_boxed_str();
-        let found = self.running().get(&key).cloned();
+        let found = self.lock_running().get(&key).cloned();
         let mut outcome = match found {
             Some(outcome) => outcome,
             None => {
@@ -89,7 +93,7 @@ impl Lookups {
                 let share = match client {
                     Some(client) => Some(
                         self.clients
-                            .of(client)
+                            .share_of(client)
                             .acquire_owned()
                             .await
                             .map_err(io::Error::other)?,
@@ -99,16 +103,16 @@ impl Lookups {
                 let permit = self.permits.acquire().await.map_err(io::Error::other)?;
                 // Another task may have started a look-up for the name while this task waited for a
                 // permit.
-                match self.running().entry(key) {
+                match self.lock_running().entry(key) {
                     Entry::Occupied(entry) => entry.get().clone(),
                     Entry::Vacant(entry) => {
                         let key = entry.key().clone();
                         let (sender, outcome) = watch::channel(None);
                         entry.insert(outcome.clone());
                         tokio::task::spawn_blocking(move || {
-                            let _held = (permit, share);
+                            let _permits = (permit, share);
                             let found = look_up(&key).map_err(|error| error.to_string().into());
-                            self.running().remove(&key);
+                            self.lock_running().remove(&key);
                             let _ = sender.send(Some(found));
                         });
                         outcome
@@ -124,7 +128,7 @@ impl Lookups {
         found.map_err(|error| io::Error::other(error.to_string()))
     }
 
-    fn running(&self) -> MutexGuard<'_, Running> {
+    fn lock_running(&self) -> MutexGuard<'_, Running> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -195,26 +199,26 @@ pub fn is_allowed(address: IpAddr, networks: &[IpNet]) -> bool {
     if networks.is_empty() {
         return is_public(address);
     }
-    let is_metadata = |address: IpAddr| {
-        METADATA_ADDRESSES
-            .iter()
-            .any(|network| network.contains(&address))
-    };
-    let is_metadata = is_metadata(address)
-        || embedded(address)
+    let is_metadata = is_metadata_address(address)
+        || embedded_addresses(address)
             .into_iter()
-            .any(|v4| is_metadata(v4.into()));
-    let names_it = |network: &IpNet| {
+            .any(|v4| is_metadata_address(v4.into()));
+    networks.iter().any(|network| {
         network.contains(&address)
             && (!is_metadata || network.prefix_len() == network.max_prefix_len())
-    };
-    networks.iter().any(names_it)
+    })
+}
+
+fn is_metadata_address(address: IpAddr) -> bool {
+    METADATA_ADDRESSES
+        .iter()
+        .any(|network| network.contains(&address))
 }
 
 /// Returns the IPv4 addresses that an IPv6 address can lead to: those of mapped, translated, NAT64
 /// and 6to4 addresses. A local NAT64 prefix can have any length that RFC 6052, section 2.2, and RFC
 /// 8215 allow.
-fn embedded(address: IpAddr) -> Vec<Ipv4Addr> {
+fn embedded_addresses(address: IpAddr) -> Vec<Ipv4Addr> {
     let IpAddr::V6(v6) = address else {
         return Vec::new();
     };
@@ -228,8 +232,11 @@ fn embedded(address: IpAddr) -> Vec<Ipv4Addr> {
         [0x64, 0xff9b, 1, ..] => {
             // Skip bits 64 to 71 (RFC 6052, section 2.2).
             let joined = (bits >> 64 << 64) | (bits << 72 >> 64);
-            let at = |prefix: u32| (joined << prefix >> 96) as u32;
-            vec![at(48), at(56), at(64), last]
+            [48, 56, 64]
+                .map(|prefix| (joined << prefix >> 96) as u32)
+                .into_iter()
+                .chain([last])
+                .collect()
         }
         _ => Vec::new(),
     };
@@ -240,17 +247,16 @@ fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
             let bits = address.to_bits();
-            let is_in = |(network, length): &([u8; 4], u32)| {
+            !V4_SPECIAL.iter().any(|(network, length)| {
                 (bits ^ Ipv4Addr::from(*network).to_bits()) >> (32 - length) == 0
-            };
-            !V4_SPECIAL.iter().any(is_in)
+            })
         }
         IpAddr::V6(address) => {
             let bits = address.to_bits();
-            let is_in = |(network, length): &(Ipv6Addr, u32)| {
-                (bits ^ network.to_bits()) >> (128 - length) == 0
-            };
-            bits >> 125 == 0b001 && !V6_SPECIAL.iter().any(is_in)
+            let is_special = V6_SPECIAL
+                .iter()
+                .any(|(network, length)| (bits ^ network.to_bits()) >> (128 - length) == 0);
+            bits >> 125 == 0b001 && !is_special
         }
     }
 }
@@ -272,17 +278,17 @@ pub async fn resolve(
         Err(_) => lookup
             .run(host)
             .await
-            .map_err(|error| UpstreamError::unsent(Stage::Resolve).because(error))?,
+            .map_err(|error| UpstreamError::before_sending(Stage::Resolve).with_cause(error))?,
     };
     found.iter_mut().for_each(|address| address.set_port(port));
     if found.is_empty() {
-        return Err(UpstreamError::unsent(Stage::Resolve));
+        return Err(UpstreamError::before_sending(Stage::Resolve));
     }
     if !found
         .iter()
         .all(|address| is_allowed(address.ip(), networks))
     {
-        return Err(UpstreamError::unsent(Stage::Denied));
+        return Err(UpstreamError::before_sending(Stage::Denied));
     }
     Ok(found)
 }
@@ -290,7 +296,7 @@ pub async fn resolve(
 /// Resolves, checks and connects. Addresses are tried in order. Each gets an equal share of the
 /// remaining connect timeout, so that one silent address does not use it up. The caller must apply
 /// that timeout to the whole call.
-pub async fn dial(upstream: &Upstream) -> Result<TcpStream, UpstreamError> {
+pub async fn dial_upstream(upstream: &Upstream) -> Result<TcpStream, UpstreamError> {
     dial_host(
         &upstream.host,
         upstream.port,
@@ -301,7 +307,7 @@ pub async fn dial(upstream: &Upstream) -> Result<TcpStream, UpstreamError> {
     .await
 }
 
-/// Dials a host that is not an upstream, as [`dial`] does. If `networks` is empty, its addresses
+/// Dials a host that is not an upstream, as [`dial_upstream`] does. If `networks` is empty, its addresses
 /// must be public.
 pub async fn dial_host(
     host: &str,
@@ -313,20 +319,22 @@ pub async fn dial_host(
     let end = tokio::time::Instant::now() + connect_timeout;
     let addresses = resolve(host, port, networks, lookup).await?;
     let tried = addresses.len().min(ADDRESSES_MAX);
-    let mut last = UpstreamError::unsent(Stage::Connect);
+    let mut last = UpstreamError::before_sending(Stage::Connect);
     for (index, address) in addresses.into_iter().take(tried).enumerate() {
         let rest = end.saturating_duration_since(tokio::time::Instant::now());
         match tokio::time::timeout(rest / (tried - index) as u32, TcpStream::connect(address)).await
         {
             Ok(Ok(stream)) => {
-                // Requests are written whole, and Nagle's algorithm would delay the last segment.
-                stream
-                    .set_nodelay(true)
-                    .map_err(|error| UpstreamError::unsent(Stage::Connect).because(error))?;
+                // Each request is written at once, and Nagle's algorithm would delay the last segment.
+                stream.set_nodelay(true).map_err(|error| {
+                    UpstreamError::before_sending(Stage::Connect).with_cause(error)
+                })?;
                 return Ok(stream);
             }
-            Ok(Err(error)) => last = UpstreamError::unsent(Stage::Connect).because(error),
-            Err(_) => last = UpstreamError::unsent(Stage::ConnectTimeout),
+            Ok(Err(error)) => {
+                last = UpstreamError::before_sending(Stage::Connect).with_cause(error)
+            }
+            Err(_) => last = UpstreamError::before_sending(Stage::ConnectTimeout),
         }
     }
     Err(last)

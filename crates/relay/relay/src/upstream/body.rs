@@ -1,4 +1,4 @@
-//! Bodies to and from an upstream. Both report their progress to the pool.
+//! Bodies to and from an upstream, which report their progress to the pool.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::error::{Cause, Stage, UpstreamError};
 use super::pool::Lease;
-use super::short_frames::{Joined, ShortFrames};
+use super::short_frames::{HeldFrames, ShortFrames};
 
 /// Progress of the body of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(super) struct RequestBody {
     is_responding: bool,
     /// The counter of short frames of an HTTP/2 connection, then the held frames of this body.
     short_frames: Option<Arc<ShortFrames>>,
-    joined: Joined,
+    held_frames: HeldFrames,
 }
 
 impl RequestBody {
@@ -64,13 +64,13 @@ impl RequestBody {
             response: None,
             is_responding: false,
             short_frames: None,
-            joined: Joined::default(),
+            held_frames: HeldFrames::default(),
         };
         (body, receiver)
     }
 
     /// Sets the connection that sends the body.
-    pub(super) fn is_sent_on(&mut self, short_frames: Option<Arc<ShortFrames>>) {
+    pub(super) fn set_short_frames(&mut self, short_frames: Option<Arc<ShortFrames>>) {
         self.short_frames = short_frames;
     }
 
@@ -98,20 +98,20 @@ impl RequestBody {
         loop {
             match Pin::new(&mut self.inner).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
-                    if let Some(frame) = self.joined.push(frame, self.inner.is_end_stream()) {
+                    if let Some(frame) = self.held_frames.push(frame, self.inner.is_end_stream()) {
                         return Poll::Ready(Some(Ok(frame)));
                     }
-                    self.report(Progress::Offered(Instant::now()));
+                    self.report_progress(Progress::Offered(Instant::now()));
                 }
                 Poll::Ready(Some(Err(cause))) => return Poll::Ready(Some(Err(cause))),
-                Poll::Ready(None) => return Poll::Ready(self.joined.rest().map(Ok)),
+                Poll::Ready(None) => return Poll::Ready(self.held_frames.take_rest().map(Ok)),
                 Poll::Pending => {
-                    if self.joined.is_empty() {
+                    if self.held_frames.is_empty() {
                         return Poll::Pending;
                     }
                     let is_responding = self.poll_responding(cx);
                     return self
-                        .joined
+                        .held_frames
                         .poll_due(cx, &short_frames, is_responding)
                         .map(|frame| frame.map(Ok));
                 }
@@ -119,7 +119,7 @@ impl RequestBody {
         }
     }
 
-    fn report(&self, new: Progress) {
+    fn report_progress(&self, new: Progress) {
         self.progress.send_if_modified(|old| {
             let is_over = matches!(old, Progress::Ended(_) | Progress::Failed);
             // A client that sends nothing for a long time is polled repeatedly. The first time
@@ -143,7 +143,7 @@ impl Body for RequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Cause>>> {
         let polled = self.poll_joined(cx);
         let now = Instant::now();
-        self.report(match &polled {
+        self.report_progress(match &polled {
             Poll::Pending => Progress::Awaited(now),
             Poll::Ready(Some(Ok(_))) if !self.is_end_stream() => Progress::Offered(now),
             Poll::Ready(Some(Err(_))) => Progress::Failed,
@@ -153,20 +153,20 @@ impl Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream() && self.joined.is_empty()
+        self.inner.is_end_stream() && self.held_frames.is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {
         let hint = self.inner.size_hint();
         hint.exact().map_or(hint, |bytes| {
-            SizeHint::with_exact(bytes + self.joined.len() as u64)
+            SizeHint::with_exact(bytes + self.held_frames.len() as u64)
         })
     }
 }
 
 impl Drop for RequestBody {
     fn drop(&mut self) {
-        self.report(Progress::Ended(Instant::now()));
+        self.report_progress(Progress::Ended(Instant::now()));
     }
 }
 
@@ -236,7 +236,7 @@ impl Body for UpstreamBody {
                     None => body.release(),
                 }
                 Poll::Ready(frame.map(|frame| {
-                    frame.map_err(|e| UpstreamError::sent(Stage::Exchange).because(e))
+                    frame.map_err(|e| UpstreamError::after_sending(Stage::Exchange).with_cause(e))
                 }))
             }
             // Start the time limit when the relay waits for the upstream. A slow client does not
@@ -250,7 +250,7 @@ impl Body for UpstreamBody {
                         .poll(cx)
                 );
                 body.lease = None;
-                Poll::Ready(Some(Err(UpstreamError::sent(Stage::BodyTimeout))))
+                Poll::Ready(Some(Err(UpstreamError::after_sending(Stage::BodyTimeout))))
             }
         }
     }
@@ -289,7 +289,7 @@ mod tests {
                 .map(|frame| frame.map(Ok::<_, Infallible>))
         });
         let (mut body, progress) = RequestBody::new(StreamBody::new(stream));
-        body.is_sent_on(Some(short_frames));
+        body.set_short_frames(Some(short_frames));
         (sender, body, progress)
     }
 
@@ -301,10 +301,10 @@ mod tests {
 
     /// Lengths of the frames of a body, with the milliseconds at which they came.
     async fn frames(mut body: RequestBody) -> Vec<(usize, u128)> {
-        let (begun, mut frames) = (Instant::now(), Vec::new());
+        let (started, mut frames) = (Instant::now(), Vec::new());
         while let Some(frame) = body.frame().await {
             let len = frame.unwrap().into_data().map_or(0, |data| data.len());
-            frames.push((len, begun.elapsed().as_millis()));
+            frames.push((len, started.elapsed().as_millis()));
         }
         frames
     }
@@ -317,7 +317,7 @@ mod tests {
         send(&sender, &[b'x'; 5_000]);
         send(&sender, b"x");
         drop(sender);
-        let joined = 1_000 - 3 * SHORT_FRAME_BYTES + 5_000;
+        let held_frames = 1_000 - 3 * SHORT_FRAME_BYTES + 5_000;
         // All frames that are there are taken at once.
         let frames = tokio::task::unconstrained(frames(body)).await;
         let lengths: Vec<_> = frames.into_iter().map(|(len, _)| len).collect();
@@ -327,7 +327,7 @@ mod tests {
                 SHORT_FRAME_BYTES,
                 SHORT_FRAME_BYTES,
                 SHORT_FRAME_BYTES,
-                joined,
+                held_frames,
                 5_000,
                 1
             ]
@@ -376,13 +376,13 @@ mod tests {
         // Without a response the last bytes leave after about 4,080 ms.
         for (response_ms, last_ms) in [(1_000, 1_040..1_060), (4_070, 4_070..4_100)] {
             let (sender, body, progress) = body();
-            let begun = Instant::now();
+            let started = Instant::now();
             let sending = async {
                 for _ in 0..200 {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                     send(&sender, b"x");
                 }
-                tokio::time::sleep_until(begun + Duration::from_millis(response_ms)).await;
+                tokio::time::sleep_until(started + Duration::from_millis(response_ms)).await;
                 drop(progress);
                 tokio::time::sleep(Duration::from_secs(10)).await;
                 drop(sender);
@@ -400,7 +400,7 @@ mod tests {
         // Another stream uses up the short frames of the connection.
         let (other_sender, other, _other_progress) = body_on(Arc::clone(&short_frames));
         let (sender, body, _progress) = body_on(short_frames);
-        let begun = Instant::now();
+        let started = Instant::now();
         let others = async {
             for _ in 0..3_000 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -414,7 +414,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 send(&sender, b"x");
             }
-            tokio::time::sleep_until(begun + Duration::from_secs(20)).await;
+            tokio::time::sleep_until(started + Duration::from_secs(20)).await;
             drop(sender);
         };
         let ((), (), _, frames) = tokio::join!(others, sending, frames(other), frames(body));

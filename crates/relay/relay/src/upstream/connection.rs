@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::address::dial;
+use super::address::dial_upstream;
 use super::body::RequestBody;
 use super::error::{Stage, UpstreamError};
 use super::short_frames::ShortFrames;
@@ -72,12 +72,12 @@ pub(super) enum Connection {
 }
 
 /// Resolves, dials and performs the TLS handshake within the connect timeout.
-pub(super) async fn open(
+pub(super) async fn open_connection(
     upstream: &Upstream,
     tls: &UpstreamTls,
 ) -> Result<Connection, UpstreamError> {
     let opening = async {
-        let tcp = dial(upstream).await?;
+        let tcp = dial_upstream(upstream).await?;
         if !upstream.is_tls {
             return handshake(
                 TokioIo::new(tcp),
@@ -90,7 +90,8 @@ pub(super) async fn open(
         let is_h2 = match (stream.get_ref().1.alpn_protocol(), upstream.protocol) {
             (Some(b"h2"), Protocol::Auto | Protocol::Http2) => true,
             (_, Protocol::Http2) => {
-                return Err(UpstreamError::unsent(Stage::Tls).because("the upstream lacks HTTP/2"));
+                return Err(UpstreamError::before_sending(Stage::Tls)
+                    .with_cause("the upstream lacks HTTP/2"));
             }
             _ => false,
         };
@@ -99,7 +100,7 @@ pub(super) async fn open(
     let timeout = tokio::time::timeout(upstream.connect_timeout, opening);
     timeout
         .await
-        .unwrap_or_else(|_| Err(UpstreamError::unsent(Stage::ConnectTimeout)))
+        .unwrap_or_else(|_| Err(UpstreamError::before_sending(Stage::ConnectTimeout)))
 }
 
 async fn handshake<T>(io: T, is_h2: bool, window_bytes: u32) -> Result<Connection, UpstreamError>
@@ -107,13 +108,15 @@ where
     T: Read + Write + Unpin + Send + 'static,
 {
     if is_h2 {
-        http2(io, window_bytes).await.map(Connection::Http2)
+        handshake_http2(io, window_bytes)
+            .await
+            .map(Connection::Http2)
     } else {
-        http1(io).await.map(Connection::Http1)
+        handshake_http1(io).await.map(Connection::Http1)
     }
 }
 
-async fn http1<T>(io: T) -> Result<Http1, UpstreamError>
+async fn handshake_http1<T>(io: T) -> Result<Http1, UpstreamError>
 where
     T: Read + Write + Unpin + Send + 'static,
 {
@@ -123,7 +126,7 @@ where
         .max_headers(HEADERS_MAX)
         .handshake(io)
         .await
-        .map_err(|error| UpstreamError::unsent(Stage::Connect).because(error))?;
+        .map_err(|error| UpstreamError::before_sending(Stage::Connect).with_cause(error))?;
     // The request that the connection's error belongs to gets that error too.
     let driver = tokio::spawn(async move { drop(connection.with_upgrades().await) }).abort_handle();
     Ok(Http1 {
@@ -133,7 +136,7 @@ where
     })
 }
 
-async fn http2<T>(io: T, window_bytes: u32) -> Result<Http2, UpstreamError>
+async fn handshake_http2<T>(io: T, window_bytes: u32) -> Result<Http2, UpstreamError>
 where
     T: Read + Write + Unpin + Send + 'static,
 {
@@ -149,7 +152,7 @@ where
         .keep_alive_timeout(PING)
         .handshake(io)
         .await
-        .map_err(|error| UpstreamError::unsent(Stage::Connect).because(error))?;
+        .map_err(|error| UpstreamError::before_sending(Stage::Connect).with_cause(error))?;
     let streams_max = Arc::new(AtomicUsize::new(STREAMS_MAX as usize));
     let published = Arc::clone(&streams_max);
     tokio::spawn(std::future::poll_fn(move |cx| {

@@ -54,7 +54,7 @@ pub struct UpstreamError {
 
 impl UpstreamError {
     /// Creates an error from before any byte was sent.
-    pub fn unsent(stage: Stage) -> Self {
+    pub fn before_sending(stage: Stage) -> Self {
         Self {
             stage,
             sent: false,
@@ -63,7 +63,7 @@ impl UpstreamError {
     }
 
     /// Creates an error from after bytes may have been sent.
-    pub fn sent(stage: Stage) -> Self {
+    pub fn after_sending(stage: Stage) -> Self {
         Self {
             stage,
             sent: true,
@@ -73,7 +73,7 @@ impl UpstreamError {
 
     /// Adds the cause.
     #[must_use]
-    pub fn because(mut self, cause: impl Into<Cause>) -> Self {
+    pub fn with_cause(mut self, cause: impl Into<Cause>) -> Self {
         self.cause = Some(cause.into());
         self
     }

@@ -19,7 +19,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::body::{Progress, RequestBody, UpstreamBody};
-use super::connection::{Connection, Http1, Http2, open};
+use super::connection::{Connection, Http1, Http2, open_connection};
 use super::error::{Cause, Stage, UpstreamError};
 use super::short_frames::ShortFrames;
 use super::tls::UpstreamTls;
@@ -113,17 +113,17 @@ impl Lease {
         else {
             return;
         };
-        let (Some(mut connection), permit, shared) =
-            (connection.take(), permit.take(), Arc::clone(shared))
-        else {
+        let permit = permit.take();
+        let shared = Arc::clone(shared);
+        let Some(mut connection) = connection.take() else {
             return;
         };
         if connection.sender.is_ready() {
-            return shared.put(connection);
+            return shared.return_idle(connection);
         }
         tokio::spawn(async move {
             match timeout(READY_TIMEOUT, connection.sender.ready()).await {
-                Ok(Ok(())) => shared.put(connection),
+                Ok(Ok(())) => shared.return_idle(connection),
                 _ => connection.driver.abort(),
             }
             drop(permit);
@@ -151,7 +151,7 @@ impl Drop for Lease {
 }
 
 impl Shared {
-    fn put(&self, mut connection: Http1) {
+    fn return_idle(&self, mut connection: Http1) {
         connection.idle_since = Instant::now();
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.push(connection);
@@ -162,8 +162,9 @@ impl Shared {
     }
 
     /// Removes connections that are closed or were idle for too long.
-    fn prune(&self) {
-        let (now, limit) = (Instant::now(), self.upstream.idle_timeout);
+    fn close_unused(&self) {
+        let now = Instant::now();
+        let limit = self.upstream.idle_timeout;
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|connection| {
             !connection.sender.is_closed() && now - connection.idle_since < limit
@@ -179,13 +180,13 @@ impl Shared {
     }
 
     fn take_idle(self: &Arc<Self>, permit: &mut Option<Permit>) -> Option<Lease> {
-        self.prune();
+        self.close_unused();
         let connection = self
             .idle
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .pop()?;
-        Some(self.lease(connection, permit.take()))
+        Some(self.new_lease(connection, permit.take()))
     }
 
     fn take_shared(&self) -> Option<Lease> {
@@ -223,7 +224,14 @@ impl Shared {
         }
     }
 
-    fn lease(self: &Arc<Self>, connection: Http1, permit: Option<Permit>) -> Lease {
+    /// Like [`Self::wait_for_room`], with a deadline.
+    async fn wait_for_room_until(&self, deadline: Instant) -> Result<Option<Lease>, UpstreamError> {
+        timeout_at(deadline, self.wait_for_room())
+            .await
+            .map_err(|_| UpstreamError::before_sending(Stage::Busy))
+    }
+
+    fn new_lease(self: &Arc<Self>, connection: Http1, permit: Option<Permit>) -> Lease {
         Lease::Http1 {
             connection: Some(connection),
             permit,
@@ -234,18 +242,17 @@ impl Shared {
 
     /// Waits for the permit to use an HTTP/1 connection. Takes the permit of the client first, so
     /// that other clients do not queue behind the requests of one client.
-    async fn permit(&self, client: &ClientId, deadline: Instant) -> Result<Permit, UpstreamError> {
-        let acquire = async |semaphore: Arc<Semaphore>, stage| {
-            let acquired = timeout_at(deadline, semaphore.acquire_owned()).await;
-            acquired
-                .ok()
-                .and_then(Result::ok)
-                .ok_or_else(|| UpstreamError::unsent(stage))
-        };
-        let share = acquire(self.clients.of(client), Stage::ClientBusy).await?;
+    async fn acquire_permit(
+        &self,
+        client: &ClientId,
+        deadline: Instant,
+    ) -> Result<Permit, UpstreamError> {
+        let share = self.clients.share_of(client);
+        let share = acquire_until(deadline, share, Stage::ClientBusy).await?;
+        let permits = Arc::clone(&self.permits);
         Ok(Permit {
             _share: share,
-            _permit: acquire(Arc::clone(&self.permits), Stage::Busy).await?,
+            _permit: acquire_until(deadline, permits, Stage::Busy).await?,
         })
     }
 
@@ -258,14 +265,27 @@ impl Shared {
     }
 }
 
+/// Waits for a permit until the deadline. Fails with `stage` after it.
+async fn acquire_until(
+    deadline: Instant,
+    semaphore: Arc<Semaphore>,
+    stage: Stage,
+) -> Result<OwnedSemaphorePermit, UpstreamError> {
+    timeout_at(deadline, semaphore.acquire_owned())
+        .await
+        .ok()
+        .and_then(Result::ok)
+        .ok_or_else(|| UpstreamError::before_sending(stage))
+}
+
 impl Pool {
     /// Creates an empty pool.
     pub fn new(upstream: Arc<Upstream>) -> Self {
-        Self::limited(upstream, Semaphore::MAX_PERMITS)
+        Self::with_websockets(upstream, Semaphore::MAX_PERMITS)
     }
 
     /// Creates an empty pool for at most `websockets_max` concurrent WebSockets.
-    pub fn limited(upstream: Arc<Upstream>, websockets_max: usize) -> Self {
+    pub fn with_websockets(upstream: Arc<Upstream>, websockets_max: usize) -> Self {
         let permits = Arc::new(Semaphore::new(
             upstream.connections_max.clamp(1, Semaphore::MAX_PERMITS),
         ));
@@ -296,13 +316,13 @@ impl Pool {
                 let Some(shared) = pruned.upgrade() else {
                     return;
                 };
-                shared.prune();
+                shared.close_unused();
             }
         });
     }
 
     /// Returns the permits of WebSockets.
-    pub fn websockets(&self) -> &Arc<Semaphore> {
+    pub fn websocket_permits(&self) -> &Arc<Semaphore> {
         &self.0.websockets
     }
 
@@ -312,7 +332,7 @@ impl Pool {
     }
 
     /// Sends a request and returns the head of the response. The request's target needs only a
-    /// path. Its authority is its `Host` or, without one, the upstream's.
+    /// path. The authority is the request's `Host` or, without one, the upstream's.
     ///
     /// Hop-by-hop headers must already be removed, except `Connection` and `Upgrade` of a WebSocket
     /// request. After a 101, [`hyper::upgrade::on`] returns the connection. Dropping the body then
@@ -335,62 +355,57 @@ impl Pool {
     {
         self.0.prunes.call_once(|| self.start_pruning());
         let (mut parts, body) = request.into_parts();
-        let host = authority(&mut parts.headers, &self.0.upstream)?;
+        let host = take_authority(&mut parts.headers, &self.0.upstream)?;
         let (body, progress) = RequestBody::new(body);
-        let facts = Facts::of(&parts.method, &parts.headers);
+        let facts = RequestFacts::from_head(&parts.method, &parts.headers);
         let mut request = Request::from_parts(parts, body);
         for attempt in 0..=STALE_MAX {
-            let (mut lease, is_reused) = self.take(client, deadline, attempt < STALE_MAX).await?;
-            address(
+            let (mut lease, is_reused) = self
+                .take_connection(client, deadline, attempt < STALE_MAX)
+                .await?;
+            address_request(
                 &mut request,
                 &host,
                 &self.0.upstream,
                 matches!(lease, Lease::Http2(_)),
             )?;
-            request.body_mut().is_sent_on(lease.short_frames());
+            request.body_mut().set_short_frames(lease.short_frames());
             match self
-                .exchange(&mut lease, request, progress.clone(), deadline)
+                .send_on(&mut lease, request, progress.clone(), deadline)
                 .await
             {
-                Ok(response) => return self.receive(response, lease, facts),
-                Err(Fault::Unsent(same, _)) if is_reused => request = *same,
-                Err(Fault::Unsent(_, error)) => {
-                    return Err(UpstreamError::unsent(Stage::Exchange).because(error));
+                Ok(response) => return self.wrap_response(response, lease, facts),
+                Err(SendFailure::Unsent(same, _)) if is_reused => request = *same,
+                Err(SendFailure::Unsent(_, error)) => {
+                    return Err(UpstreamError::before_sending(Stage::Exchange).with_cause(error));
                 }
-                Err(Fault::Failed(error)) => return Err(error),
+                Err(SendFailure::Failed(error)) => return Err(error),
             }
         }
-        Err(UpstreamError::unsent(Stage::Exchange))
+        Err(UpstreamError::before_sending(Stage::Exchange))
     }
 
     /// Takes an idle or shared connection, or opens one. Returns true if other requests used the
     /// connection before.
-    async fn take(
+    async fn take_connection(
         &self,
         client: &ClientId,
         deadline: Instant,
         may_reuse: bool,
     ) -> Result<(Lease, bool), UpstreamError> {
         let shared = &self.0;
-        let busy = |_| UpstreamError::unsent(Stage::Busy);
         let mut opening = None;
         if shared.may_be_http2() {
-            if let Some(lease) = timeout_at(deadline, shared.wait_for_room())
-                .await
-                .map_err(busy)?
-            {
+            if let Some(lease) = shared.wait_for_room_until(deadline).await? {
                 return Ok((lease, true));
             }
             let failures = shared.failures.load(Ordering::Relaxed);
             opening = Some(
                 timeout_at(deadline, shared.opening.lock())
                     .await
-                    .map_err(busy)?,
+                    .map_err(|_| UpstreamError::before_sending(Stage::Busy))?,
             );
-            if let Some(lease) = timeout_at(deadline, shared.wait_for_room())
-                .await
-                .map_err(busy)?
-            {
+            if let Some(lease) = shared.wait_for_room_until(deadline).await? {
                 return Ok((lease, true));
             }
             // The upstream did not accept the connection of another request. Waiting requests must
@@ -399,27 +414,35 @@ impl Pool {
                 opening = None;
             }
         }
+
         let mut permit = None;
         if shared.upstream.protocol != Protocol::Http2 {
             if !shared.may_be_http2() {
                 opening = None;
             }
-            permit = Some(shared.permit(client, deadline).await?);
+            permit = Some(shared.acquire_permit(client, deadline).await?);
             if let Some(lease) = may_reuse.then(|| shared.take_idle(&mut permit)).flatten() {
                 return Ok((lease, true));
             }
         }
+
         // Boxed: otherwise every request on an open connection would carry the size of a TLS
         // handshake.
-        let opened = timeout_at(deadline, Box::pin(open(&shared.upstream, &shared.tls))).await;
-        let opened = opened.unwrap_or_else(|_| Err(UpstreamError::unsent(Stage::ConnectTimeout)));
+        let opened = timeout_at(
+            deadline,
+            Box::pin(open_connection(&shared.upstream, &shared.tls)),
+        )
+        .await;
+        let opened =
+            opened.unwrap_or_else(|_| Err(UpstreamError::before_sending(Stage::ConnectTimeout)));
         if opened.is_err() {
             shared.failures.fetch_add(1, Ordering::Relaxed);
         }
+
         let lease = match opened? {
             Connection::Http1(connection) => {
                 shared.is_http1.store(true, Ordering::Relaxed);
-                shared.lease(connection, permit)
+                shared.new_lease(connection, permit)
             }
             Connection::Http2(mut connection) => {
                 connection.room = Arc::clone(&shared.room);
@@ -436,13 +459,14 @@ impl Pool {
         Ok((lease, false))
     }
 
-    async fn exchange(
+    /// Sends a request and waits for the head of its response, within the time limits.
+    async fn send_on(
         &self,
         lease: &mut Lease,
         request: Request<RequestBody>,
         progress: watch::Receiver<Progress>,
         deadline: Instant,
-    ) -> Result<Response<Incoming>, Fault> {
+    ) -> Result<Response<Incoming>, SendFailure> {
         let sending = async {
             match lease {
                 Lease::Http1 {
@@ -455,23 +479,21 @@ impl Pool {
                 Lease::Http2(connection) => connection.sender.try_send_request(request).await,
             }
         };
-        let is_client_fault = progress.clone();
+        let last_progress = progress.clone();
         tokio::select! {
-            sent = sending => sent.map_err(|error| Fault::of(error, *is_client_fault.borrow())),
-            error = self.watch(progress, deadline) => Err(Fault::Failed(error)),
+            sent = sending => sent.map_err(|error| SendFailure::from_error(error, *last_progress.borrow())),
+            error = self.watch_timeouts(progress, deadline) => Err(SendFailure::Failed(error)),
         }
     }
 
     /// Waits for the first timeout that passes, and returns its error.
-    async fn watch(
+    async fn watch_timeouts(
         &self,
         mut progress: watch::Receiver<Progress>,
         deadline: Instant,
     ) -> UpstreamError {
-        let (body_idle, first_byte) = (
-            self.0.upstream.body_idle_timeout,
-            self.0.upstream.first_byte_timeout,
-        );
+        let body_idle = self.0.upstream.body_idle_timeout;
+        let first_byte = self.0.upstream.first_byte_timeout;
         // An empty body ended before the connection was taken, so count from now on.
         let start = Instant::now();
         loop {
@@ -482,20 +504,21 @@ impl Pool {
                 Progress::Failed => (deadline, Stage::RequestBody),
             };
             tokio::select! {
-                () = sleep_until(end.min(deadline)) => return UpstreamError::sent(stage),
+                () = sleep_until(end.min(deadline)) => return UpstreamError::after_sending(stage),
                 Ok(()) = progress.changed() => {}
             }
         }
     }
 
-    fn receive(
+    /// Checks the head of a response and wraps its body.
+    fn wrap_response(
         &self,
         response: Response<Incoming>,
         mut lease: Lease,
-        facts: Facts,
+        facts: RequestFacts,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
         check_response(&response, facts)
-            .map_err(|detail| UpstreamError::sent(Stage::Malformed(detail)))?;
+            .map_err(|detail| UpstreamError::after_sending(Stage::Malformed(detail)))?;
         if let Lease::Http1 { is_upgrade, .. } = &mut lease {
             *is_upgrade = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         }
@@ -507,13 +530,13 @@ impl Pool {
 
 /// Facts about a request that its response is checked against.
 #[derive(Clone, Copy)]
-struct Facts {
+struct RequestFacts {
     is_head: bool,
     is_upgrade: bool,
 }
 
-impl Facts {
-    fn of(method: &Method, headers: &http::HeaderMap) -> Self {
+impl RequestFacts {
+    fn from_head(method: &Method, headers: &http::HeaderMap) -> Self {
         Self {
             is_head: method == Method::HEAD,
             is_upgrade: headers.contains_key(header::UPGRADE),
@@ -521,14 +544,14 @@ impl Facts {
     }
 }
 
-enum Fault {
+enum SendFailure {
     /// Nothing was sent.
     Unsent(Box<Request<RequestBody>>, hyper::Error),
     Failed(UpstreamError),
 }
 
-impl Fault {
-    fn of(mut error: TrySendError<Request<RequestBody>>, progress: Progress) -> Self {
+impl SendFailure {
+    fn from_error(mut error: TrySendError<Request<RequestBody>>, progress: Progress) -> Self {
         match error.take_message() {
             Some(request) => Self::Unsent(Box::new(request), error.into_error()),
             None => {
@@ -537,14 +560,14 @@ impl Fault {
                 } else {
                     Stage::Exchange
                 };
-                Self::Failed(UpstreamError::sent(stage).because(error.into_error()))
+                Self::Failed(UpstreamError::after_sending(stage).with_cause(error.into_error()))
             }
         }
     }
 }
 
 /// Returns the authority from `Host`, or from the upstream.
-fn authority(
+fn take_authority(
     headers: &mut http::HeaderMap,
     upstream: &Upstream,
 ) -> Result<HeaderValue, UpstreamError> {
@@ -563,11 +586,11 @@ fn authority(
         format!("{host}:{}", upstream.port)
     };
     HeaderValue::try_from(text)
-        .map_err(|error| UpstreamError::unsent(Stage::Resolve).because(error))
+        .map_err(|error| UpstreamError::before_sending(Stage::Resolve).with_cause(error))
 }
 
 /// Adapts target, `Host` and version to the version of the connection.
-fn address(
+fn address_request(
     request: &mut Request<RequestBody>,
     host: &HeaderValue,
     upstream: &Upstream,
@@ -597,13 +620,13 @@ fn address(
     };
     *request.uri_mut() = builder
         .build()
-        .map_err(|error| UpstreamError::unsent(Stage::Exchange).because(error))?;
+        .map_err(|error| UpstreamError::before_sending(Stage::Exchange).with_cause(error))?;
     Ok(())
 }
 
 /// Rejects a response whose end two readers can see differently, and a switch of protocols that the
 /// request did not ask for.
-fn check_response<B>(response: &Response<B>, facts: Facts) -> Result<(), &'static str> {
+fn check_response<B>(response: &Response<B>, facts: RequestFacts) -> Result<(), &'static str> {
     let headers = response.headers();
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
@@ -621,12 +644,12 @@ fn check_response<B>(response: &Response<B>, facts: Facts) -> Result<(), &'stati
         return Err("Transfer-Encoding or Content-Length more than once");
     }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS && !facts.is_upgrade {
-        return Err("an upgrade that was not asked for");
+        return Err("an upgrade that the request did not ask for");
     }
     Ok(())
 }
 
-fn is_close_delimited<B>(response: &Response<B>, facts: Facts) -> bool {
+fn is_close_delimited<B>(response: &Response<B>, facts: RequestFacts) -> bool {
     let headers = response.headers();
     let is_framed = headers.contains_key(header::CONTENT_LENGTH)
         || headers.contains_key(header::TRANSFER_ENCODING);

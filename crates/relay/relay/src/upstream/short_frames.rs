@@ -45,7 +45,7 @@ impl Default for ShortFrames {
 
 impl ShortFrames {
     /// Takes the permission to send one short frame. Returns false if none is left.
-    fn take(&self, now: Instant) -> bool {
+    fn take_permission(&self, now: Instant) -> bool {
         let (left, since) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let grown = now.saturating_duration_since(*since).as_millis() / FRAME_EVERY.as_millis();
         let grown = u32::try_from(grown).unwrap_or(u32::MAX);
@@ -59,7 +59,7 @@ impl ShortFrames {
 
 /// Bytes of short frames that one body holds.
 #[derive(Debug, Default)]
-pub(super) struct Joined {
+pub(super) struct HeldFrames {
     bytes: BytesMut,
     /// Trailers after these bytes.
     trailers: Option<Frame<Bytes>>,
@@ -69,7 +69,7 @@ pub(super) struct Joined {
     due: Option<Pin<Box<Sleep>>>,
 }
 
-impl Joined {
+impl HeldFrames {
     /// Returns true if no bytes or trailers are held.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty() && self.trailers.is_none()
@@ -90,19 +90,19 @@ impl Joined {
             Ok(data) => {
                 self.bytes.extend_from_slice(&data);
                 (is_last || self.bytes.len() >= SHORT_FRAME_BYTES)
-                    .then(|| self.joined())
+                    .then(|| self.take_frame())
                     .flatten()
             }
             Err(trailers) => {
                 self.trailers = Some(trailers);
-                self.rest()
+                self.take_rest()
             }
         }
     }
 
     /// Returns the held bytes or trailers at the end of the body.
-    pub(super) fn rest(&mut self) -> Option<Frame<Bytes>> {
-        self.joined().or_else(|| self.trailers.take())
+    pub(super) fn take_rest(&mut self) -> Option<Frame<Bytes>> {
+        self.take_frame().or_else(|| self.trailers.take())
     }
 
     /// Waits until the held bytes must be sent. Called while the body has no further bytes.
@@ -116,7 +116,7 @@ impl Joined {
             return Poll::Pending;
         }
         let now = Instant::now();
-        if self.due.is_some() || !self.take(frames, now) {
+        if self.due.is_some() || !self.take_permission(frames, now) {
             let delay = if is_responding {
                 DELAY_RESPONDING_MAX
             } else {
@@ -131,20 +131,20 @@ impl Joined {
             }
             ready!(due.as_mut().poll(cx));
         }
-        Poll::Ready(self.joined())
+        Poll::Ready(self.take_frame())
     }
 
     /// Takes the permission to send a short frame at once. Uses the frames of this body first, then
     /// those of the connection.
-    fn take(&mut self, frames: &ShortFrames, now: Instant) -> bool {
+    fn take_permission(&mut self, frames: &ShortFrames, now: Instant) -> bool {
         if self.taken < FRAMES_OF_STREAM {
             self.taken += 1;
             return true;
         }
-        frames.take(now)
+        frames.take_permission(now)
     }
 
-    fn joined(&mut self) -> Option<Frame<Bytes>> {
+    fn take_frame(&mut self) -> Option<Frame<Bytes>> {
         self.due = None;
         let bytes = std::mem::take(&mut self.bytes);
         (!bytes.is_empty()).then(|| Frame::data(bytes.freeze()))

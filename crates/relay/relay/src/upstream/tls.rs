@@ -17,7 +17,7 @@ use super::error::{Stage, UpstreamError};
 use super::{Protocol, Upstream};
 
 /// Shortest time between two checks of the files.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// TLS configuration of one upstream.
 #[derive(Debug, Default)]
@@ -26,8 +26,8 @@ pub struct UpstreamTls(Mutex<Option<Loaded>>);
 #[derive(Debug)]
 struct Loaded {
     config: Arc<ClientConfig>,
-    stamp: ContentDigest,
-    looked: Instant,
+    digest: ContentDigest,
+    checked: Instant,
 }
 
 impl UpstreamTls {
@@ -43,30 +43,33 @@ impl UpstreamTls {
         let now = Instant::now();
         if let Some(loaded) = loaded
             .as_ref()
-            .filter(|loaded| now - loaded.looked < LOOK_INTERVAL)
+            .filter(|loaded| now - loaded.checked < CHECK_INTERVAL)
         {
             return Ok(Arc::clone(&loaded.config));
         }
-        let stamp = stamp(upstream);
+        let digest = content_digest(upstream);
         match loaded.as_mut() {
             Some(loaded) => {
-                loaded.looked = now;
-                if loaded.stamp != stamp {
-                    match load(upstream) {
-                        Ok(config) => (loaded.config, loaded.stamp) = (config, stamp),
+                loaded.checked = now;
+                if loaded.digest != digest {
+                    match load_config(upstream) {
+                        Ok(config) => {
+                            loaded.config = config;
+                            loaded.digest = digest;
+                        }
                         Err(error) => {
-                            tracing::warn!(upstream = %upstream.name, %error, "keeping old TLS files")
+                            tracing::warn!(upstream = %upstream.name, %error, "cannot reload the TLS files; the old files stay in use")
                         }
                     }
                 }
                 Ok(Arc::clone(&loaded.config))
             }
             None => {
-                let config = load(upstream)?;
+                let config = load_config(upstream)?;
                 *loaded = Some(Loaded {
                     config: Arc::clone(&config),
-                    stamp,
-                    looked: now,
+                    digest,
+                    checked: now,
                 });
                 Ok(config)
             }
@@ -85,15 +88,15 @@ impl UpstreamTls {
     ) -> Result<TlsStream<TcpStream>, UpstreamError> {
         let config = self
             .config(upstream)
-            .map_err(|error| UpstreamError::unsent(Stage::Files).because(error))?;
+            .map_err(|error| UpstreamError::before_sending(Stage::Files).with_cause(error))?;
         let name = ServerName::try_from(upstream.host.to_string())
-            .map_err(|error| UpstreamError::unsent(Stage::Tls).because(error))?;
+            .map_err(|error| UpstreamError::before_sending(Stage::Tls).with_cause(error))?;
         let handshake = TlsConnector::from(config).connect(name, tcp).await;
-        handshake.map_err(|error| UpstreamError::unsent(Stage::Tls).because(error))
+        handshake.map_err(|error| UpstreamError::before_sending(Stage::Tls).with_cause(error))
     }
 }
 
-fn stamp(upstream: &Upstream) -> ContentDigest {
+fn content_digest(upstream: &Upstream) -> ContentDigest {
     let identity = upstream.identity.as_ref();
     let files: [Option<&PathBuf>; 3] = [
         upstream.roots.as_ref(),
@@ -103,12 +106,13 @@ fn stamp(upstream: &Upstream) -> ContentDigest {
     ContentDigest::of(files.into_iter().flatten().map(PathBuf::as_path))
 }
 
-fn load(upstream: &Upstream) -> Result<Arc<ClientConfig>, TlsFileError> {
+fn load_config(upstream: &Upstream) -> Result<Arc<ClientConfig>, TlsFileError> {
     // Without a file, no authority is trusted. The configuration requires a file.
     let identity = upstream.identity.as_ref();
     let identity = identity.map(|(chain, key)| (chain.as_path(), key.as_path()));
     let mut config = client_config(upstream.roots.as_deref(), identity)?;
-    let (h1, h2) = (b"http/1.1".to_vec(), b"h2".to_vec());
+    let h1 = b"http/1.1".to_vec();
+    let h2 = b"h2".to_vec();
     config.alpn_protocols = match upstream.protocol {
         Protocol::Auto => vec![h2, h1],
         Protocol::Http1 => vec![h1],
@@ -140,7 +144,7 @@ mod tests {
             std::fs::write(&new, text).unwrap();
             std::fs::rename(&new, &roots).unwrap();
             if let Some(loaded) = tls.0.lock().unwrap().as_mut() {
-                loaded.looked -= LOOK_INTERVAL;
+                loaded.checked -= CHECK_INTERVAL;
             }
         };
         let authority = || Authority::create("test", Validity::days(2)).unwrap();

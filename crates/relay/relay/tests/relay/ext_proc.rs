@@ -166,7 +166,7 @@ async fn a_last_chunk_that_arrives_twice_is_ignored() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn other_modes_are_rejected_with_an_error() {
+async fn unsupported_modes_are_rejected_with_an_error() {
     let relay = start("").await;
     let first = message(request("POST", "/p/1", &[], false));
     let config = |request_body_mode, response_body_mode| {
@@ -478,7 +478,7 @@ async fn messages_out_of_order_end_the_stream_with_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_wait_has_an_end() {
+async fn waits_are_bounded() {
     let relay = start("body_idle_timeout_ms = 100\nheader_timeout_ms = 100\n").await;
     // No message at all.
     let (_, status) = Stream::open(relay.address()).await.rest().await;
@@ -591,7 +591,7 @@ async fn streams_and_memory_have_limits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn other_requests_are_no_streams() {
+async fn requests_for_other_paths_are_not_streams() {
     let relay = start("").await;
     for (method, path) in [("GET", "/"), ("POST", PROCESS), ("POST", "/other")] {
         let request = format!(

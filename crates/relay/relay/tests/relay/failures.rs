@@ -106,7 +106,7 @@ async fn a_route_that_fails_open_passes_and_is_counted() {
 }
 
 #[test]
-fn no_route_that_reveals_can_fail_open() {
+fn routes_that_reveal_cannot_fail_open() {
     let files = engine_files();
     for (phase, action) in [
         ("request", "decrypt"),

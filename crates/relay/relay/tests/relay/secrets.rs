@@ -38,7 +38,7 @@ async fn a_relay_does_not_start_with_secrets_that_other_users_can_read() {
     private(&file("s.pem"), &chain);
     private(&file("s-key.pem"), &key);
     private(&file("u-key.pem"), &key);
-    let new = authority::create(&["a.example"], 1, OffsetDateTime::now_utc()).unwrap();
+    let new = authority::create_authority(&["a.example"], 1, OffsetDateTime::now_utc()).unwrap();
     private(&file("tap.pem"), &new.cert_pem);
     private(&file("tap-key.pem"), &new.key_pem);
     private(&file("tokens"), "0123456789abcdefghij");

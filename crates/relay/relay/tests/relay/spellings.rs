@@ -46,7 +46,7 @@ fn multipart(parameters: &str, disposition: &str) -> (String, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn other_spellings_are_rejected_or_sealed() {
+async fn alternative_spellings_are_rejected_or_sealed() {
     let mut requests = Vec::new();
     for key in [
         "\u{17f}sn",

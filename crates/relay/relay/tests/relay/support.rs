@@ -260,7 +260,7 @@ impl Relay {
 
     /// Value of a metric with all labels that contain a text.
     pub(crate) fn metric(&self, name: &str, label: &str) -> u64 {
-        let text = self.server.metrics();
+        let text = self.server.metrics_text();
         let lines = text.lines().filter(|line| {
             line.strip_prefix(name)
                 .is_some_and(|rest| rest.starts_with(['{', ' ']))

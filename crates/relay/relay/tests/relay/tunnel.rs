@@ -43,7 +43,7 @@ async fn start(settings: &str) -> Proxy {
         )
         .unwrap();
     let upstream = Upstream::with_tls(Some(TlsAcceptor::from(Arc::new(config)))).await;
-    let new = authority::create(
+    let new = authority::create_authority(
         &["localhost", "other.example"],
         1,
         OffsetDateTime::now_utc(),
@@ -589,7 +589,7 @@ async fn a_second_hello_in_an_untouched_tunnel_is_for_its_host_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn other_protocols_pass_where_the_listener_says_so() {
+async fn non_tls_protocols_pass_where_the_listener_permits_them() {
     let (own, other) = (hello("localhost", true), hello("other.example", true));
     let alert = record(0x15, &[1, 0]);
     let any = "tunnel_protocols = 'any'";
@@ -633,7 +633,8 @@ async fn other_protocols_pass_where_the_listener_says_so() {
 /// A CONNECT proxy whose only route is for another host.
 async fn start_beside(settings: &str) -> Relay {
     let files = engine_files();
-    let new = authority::create(&["other.example"], 1, OffsetDateTime::now_utc()).unwrap();
+    let new =
+        authority::create_authority(&["other.example"], 1, OffsetDateTime::now_utc()).unwrap();
     let names = [
         ("tap.pem", new.cert_pem.as_str()),
         ("tap-key.pem", &new.key_pem),

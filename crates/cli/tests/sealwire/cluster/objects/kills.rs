@@ -38,7 +38,7 @@ fn map() -> TokenMap<'static> {
 }
 
 #[test]
-fn no_acknowledged_object_is_lost_or_incomplete_when_engines_are_killed() {
+fn acknowledged_objects_survive_kills_of_engines_complete() {
     let rounds = std::env::var("SEALWIRE_KILL_ROUNDS").map_or(10, |rounds| rounds.parse().unwrap());
     run(async {
         let cluster = Cluster::new(Postgres::shared());

@@ -106,7 +106,7 @@ fn a_query_finds_what_its_clauses_say() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_explained() {
+fn invalid_queries_are_explained() {
     run(async {
         let vault = one_vault().await;
         for (clauses, message) in [

@@ -145,7 +145,7 @@ fn relaxed_properties_accept_more_at_once() {
 }
 
 #[test]
-fn what_a_schema_cannot_become_is_explained() {
+fn invalid_schema_changes_are_explained() {
     run(async {
         let vault = one_vault().await;
         let spec = PropertySpec::new;

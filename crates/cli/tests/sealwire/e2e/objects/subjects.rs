@@ -357,7 +357,7 @@ fn an_erasure_takes_effect_before_any_object_is_removed() {
 }
 
 #[test]
-fn what_a_backup_brings_back_is_erased_again_by_id() {
+fn subjects_restored_by_a_backup_are_erased_again_by_id() {
     run(async {
         for vault in vaults().await {
             let ids = fill(&vault).await;

@@ -97,7 +97,7 @@ fn the_sign_of_the_ephemeral_key_is_bound_by_the_derivation_only() {
 }
 
 #[test]
-fn no_label_but_its_own_opens_a_string() {
+fn strings_open_only_with_their_label() {
     let keys = app([0x11; 32]);
     for tag in Tag::ALL {
         for kdf in [
@@ -374,7 +374,7 @@ fn text_must_fit_its_datatype() {
 }
 
 #[test]
-fn every_active_key_version_opens_and_the_newest_seals() {
+fn active_key_versions_open_and_the_newest_seals() {
     for curve in Curve::ALL {
         let version = |number, scalar: u8, state| {
             KeyVersion::new(
@@ -540,7 +540,7 @@ fn kept_keys_spare_other_requests_the_agreement_within_their_bounds() {
 }
 
 #[test]
-fn one_ephemeral_key_under_two_derivations_opens_in_any_order() {
+fn ephemeral_key_under_two_derivations_opens_in_any_order() {
     let keys = app([0x11; 32]);
     let strings: Vec<String> = [Kdf::None, Kdf::X963]
         .into_iter()
@@ -562,7 +562,7 @@ fn one_ephemeral_key_under_two_derivations_opens_in_any_order() {
 /// Some 33 bytes are a point on either curve; a string under one curve must not be tried with the
 /// other's keys.
 #[test]
-fn one_text_of_a_point_on_two_curves_is_two_keys() {
+fn text_of_a_point_on_two_curves_is_two_keys() {
     let keys = app([0x11; 32]);
     let is_on_both = |point: &[u8; 33]| PublicKey::from_sec1(Curve::Secp256k1, point).is_ok();
     let point = (1..)
@@ -874,7 +874,7 @@ fn roles_are_checked() {
 
 /// Formats every type that holds a secret and looks for its bytes.
 #[test]
-fn no_secret_is_printed() {
+fn secrets_are_not_printed() {
     let keys = app([0xab; 32]);
     let mut opener = Opener::new(&keys, Legacy::Refused);
     let string = sealed(
@@ -899,7 +899,7 @@ fn no_secret_is_printed() {
 
 proptest! {
     #[test]
-    fn what_is_sealed_opens_as_it_was(text: String, curve in 0usize..2, form in 0usize..3, float: f64, whole: i64, boolean: bool) {
+    fn sealed_values_survive_opening(text: String, curve in 0usize..2, form in 0usize..3, float: f64, whole: i64, boolean: bool) {
         let keys = app([0x11; 32]);
         let curve = Curve::ALL[curve];
         let role = (form == 2).then_some("card-number");

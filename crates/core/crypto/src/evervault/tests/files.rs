@@ -54,7 +54,7 @@ fn pieces(
 }
 
 #[test]
-fn every_version_opens_whole_and_in_pieces() {
+fn file_versions_open_whole_and_in_pieces() {
     let keys = app([0x11; 32]);
     for version in VERSIONS {
         for content in [&b""[..], b"hello", &[7; 100_000]] {
@@ -394,7 +394,7 @@ fn files_take_no_role_and_have_a_limit() {
 }
 
 #[test]
-fn every_active_key_version_opens_files() {
+fn active_key_versions_open_files() {
     for curve in Curve::ALL {
         let version = |number: u32| {
             KeyVersion::new(
@@ -420,7 +420,7 @@ fn every_active_key_version_opens_files() {
 
 proptest! {
     #[test]
-    fn what_is_sealed_opens_as_it_was(content: Vec<u8>, curve in 0usize..2, piece in 1usize..200) {
+    fn sealed_files_survive_opening(content: Vec<u8>, curve in 0usize..2, piece in 1usize..200) {
         let keys = app([0x11; 32]);
         let recipient = newest(&keys, Curve::ALL[curve]);
         let (mut sealer, header) = FileSealer::new(&recipient).unwrap();

@@ -80,7 +80,7 @@ fn numbers_that_64_bits_do_not_hold_stay_text() {
 }
 
 #[test]
-fn what_no_client_writes_is_refused() {
+fn unusual_numbers_are_rejected() {
     for text in [
         "", "hello", "true", "-", ".", "e", "1,5", "0x10", "1_000", "\u{661}", "infinity", "1\0",
         "1n",
@@ -91,7 +91,7 @@ fn what_no_client_writes_is_refused() {
 
 proptest! {
     #[test]
-    fn every_number_survives_its_text(float: f64, signed: i64, unsigned: u64) {
+    fn numbers_survive_their_text(float: f64, signed: i64, unsigned: u64) {
         for number in [Number::Float(float), Number::Signed(signed.min(-1)), Number::Unsigned(unsigned)] {
             let text = NumberText::new(number);
             prop_assert_eq!(format!("{:?}", parse(text.as_str())), format!("{:?}", Parsed::Exact(number)));

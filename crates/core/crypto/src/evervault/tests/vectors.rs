@@ -644,7 +644,7 @@ fn open(vector: &EvervaultVector) -> Option<OpensTo> {
 }
 
 #[test]
-fn every_vector_gets_the_verdict_it_names() {
+fn vectors_get_the_verdict_they_name() {
     if std::env::var_os("SEALWIRE_BLESS").is_some() {
         let lines: String = generate()
             .iter()

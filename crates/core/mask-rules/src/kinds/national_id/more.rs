@@ -34,7 +34,9 @@ fn shaped<const N: usize>(text: &[u8], form: &[u8]) -> Option<[u32; N]> {
     if text.len() != form.len() {
         return None;
     }
-    let (mut digits, mut len) = ([0; N], 0);
+
+    let mut digits = [0; N];
+    let mut len = 0;
     for (byte, expected) in text.iter().zip(form) {
         if *expected == b'9' {
             if !byte.is_ascii_digit() {
@@ -46,6 +48,7 @@ fn shaped<const N: usize>(text: &[u8], form: &[u8]) -> Option<[u32; N]> {
             return None;
         }
     }
+
     (len == N).then_some(digits)
 }
 
@@ -88,6 +91,7 @@ pub(super) fn is_german(text: &[u8]) -> bool {
     if digits[0] == 0 || repeated != 1 || counts.iter().any(|count| *count > 3) {
         return false;
     }
+
     let rest = digits[..10]
         .iter()
         .fold(10, |product, digit| match (digit + product) % 10 {
@@ -129,6 +133,7 @@ pub(super) fn is_swedish(text: &[u8]) -> bool {
         [b'1', b'8' | b'9', rest @ ..] | [b'2', b'0', rest @ ..] if text.len() == 13 => rest,
         _ => text,
     };
+
     let Some(digits) =
         shaped::<10>(short, b"999999-9999").or_else(|| shaped(short, b"999999+9999"))
     else {
@@ -146,12 +151,14 @@ pub(super) fn is_finnish(text: &[u8]) -> bool {
     let [date @ .., sign, a, b, c, check] = text else {
         return false;
     };
+
     let (Some(date), Some(order)) = (
         shaped::<6>(date, b"999999"),
         shaped::<3>(&[*a, *b, *c], b"999"),
     ) else {
         return false;
     };
+
     let number = date
         .iter()
         .chain(&order)
@@ -188,6 +195,7 @@ pub(super) fn is_chilean(text: &[u8]) -> bool {
     let [body @ .., b'-', check] = text else {
         return false;
     };
+
     let digits = shaped::<8>(body, b"99.999.999").or_else(|| {
         let [a, b, c, d, e, f, g] = shaped::<7>(body, b"9.999.999")?;
         Some([0, a, b, c, d, e, f, g])
@@ -198,6 +206,7 @@ pub(super) fn is_chilean(text: &[u8]) -> bool {
         10 => b'K',
         digit => b'0' + digit as u8,
     };
+
     digits[..2] != [0, 0] && *check == expected
 }
 
@@ -249,9 +258,11 @@ pub(super) fn is_chinese(text: &[u8]) -> bool {
     let [body @ .., check] = text else {
         return false;
     };
+
     let Some(digits) = shaped::<17>(body, b"99999999999999999") else {
         return false;
     };
+
     let sum = weighted(
         &digits,
         &[7, 9, 10, 5, 8, 4, 2, 1, 6, 3, 7, 9, 10, 5, 8, 4, 2],

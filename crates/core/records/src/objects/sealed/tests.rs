@@ -572,7 +572,7 @@ proptest! {
     }
 
     #[test]
-    fn other_bytes_do_not_open(bytes: Vec<u8>) {
+    fn malformed_objects_do_not_open(bytes: Vec<u8>) {
         let keys = token_keys(7);
         let framed = [&[FORMAT, 0, 0, 0, 2][..], &[0; 16], &bytes].concat();
         prop_assert_eq!(open(&BINDING, &bytes, None, &keys), Err(CannotOpen));

@@ -314,7 +314,7 @@ fn values_of_other_subjects_have_other_fingerprints() {
 
 /// Every bit of every byte, of every prefix, and a byte more. All refuse, and all refuse alike.
 #[test]
-fn no_altered_row_opens() {
+fn altered_rows_do_not_open() {
     let keys = keys(7, &[(1, ACTIVE, 1), (2, ACTIVE, 2)]);
     for value in [Some((Datatype::String, &b"4242"[..])), None] {
         let id = keys.id(3, "tok");
@@ -633,7 +633,7 @@ fn keys_are_the_same_as_those_of_the_same_facts() {
 
 /// All hashes of one app differ as soon as anything they are of does, also where parts meet.
 #[test]
-fn no_two_inputs_share_a_hash() {
+fn hash_inputs_are_unambiguous() {
     use Datatype::{Binary, String, Value};
     let (one, other) = (keys(7, &[(1, ACTIVE, 1)]), keys(8, &[(1, ACTIVE, 1)]));
     let mut seen = HashSet::new();
@@ -732,7 +732,7 @@ fn keyed_hashes_wipe_themselves() {
 
 /// Formats every type that holds a secret, a token or a value and looks for it.
 #[test]
-fn no_secret_is_printed() {
+fn secrets_are_not_printed() {
     let versions = versions(&[(1, ACTIVE, 0xab), (2, DISABLED, 0xcd)]);
     let before = format!("{versions:?}");
     let keys = TokenKeys::new(7, versions).unwrap();

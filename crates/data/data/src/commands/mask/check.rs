@@ -13,8 +13,8 @@ use sealwire_msgpack::TokenReader;
 use sealwire_service::output::outln;
 use serde::Serialize;
 
-use super::show::{self, counted};
-use super::{Holds, RulesFile, run_job, trial_secret};
+use super::show::{self, format_count};
+use super::{FormatArgs, RulesFile, run_job, trial_secret};
 use crate::commands::files;
 use sealwire_command_line::Failure;
 use sealwire_command_line::object_store::ObjectStoreArgs;
@@ -29,7 +29,7 @@ pub(super) struct Args {
     #[command(flatten)]
     rules: RulesFile,
     #[command(flatten)]
-    holds: Holds,
+    format_options: FormatArgs,
     #[command(flatten)]
     object_store: ObjectStoreArgs,
     /// Print JSON
@@ -77,40 +77,41 @@ struct Unfit {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let rules = args.rules.load()?;
-    let format = args.holds.format(&args.sample)?;
+    let format = args.format_options.format(&args.sample)?;
+
     let is_pipe = args.sample == Path::new("-");
     let job = FileJob {
         input: if is_pipe {
             Input::Stdin
         } else {
-            files::input(&args.object_store, &args.sample)?
+            files::parse_input(&args.object_store, &args.sample)?
         },
         output: Output::Nowhere,
         format,
         limits: Limits::default(),
-        // Rules without a match are no error here: the report lists them.
+        // The report lists rules without a match, so such rules do not fail this job.
         allow_unmatched: true,
     };
-    let keeping = keeping(&rules)?;
-    let trial = Arc::new(Trial::new(&keeping)?);
+    let keep_unknown = keep_unknown(&rules)?;
+    let trial = Arc::new(Trial::new(&keep_unknown)?);
     let report = run_job(async {
         Ok(mask_file(
             job,
-            Arc::new(keeping),
+            Arc::new(keep_unknown),
             Arc::clone(&trial),
             Arc::<Progress>::default(),
         )
         .await?)
     })?;
-    let refuses = rules.unknown() == Unknown::Refuse;
+
+    let rejects_unknown = rules.unknown() == Unknown::Refuse;
     let fields: Vec<_> = report
         .fields
         .into_iter()
-        .map(|field| explained(&rules, refuses, field))
+        .map(|field| explain_field(&rules, rejects_unknown, field))
         .collect();
-    let used = |rule: &usize| fields.iter().any(|field| field.rule == Some(*rule));
     let unused = (1..=rules.iter().len())
-        .filter(|rule| !used(rule))
+        .filter(|rule| fields.iter().all(|field| field.rule != Some(*rule)))
         .collect();
     let unfit = trial
         .unfit
@@ -124,54 +125,52 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         fields,
         unfit,
     };
+
     if args.json {
         outln!("{}", serde_json::to_string(&explained)?);
     } else {
-        print(&explained, &rules)?;
+        print_explanation(&explained, &rules)?;
     }
-    verdict(&explained)
+    check_job_succeeds(&explained)
 }
 
 /// Returns the rules with unknown fields kept, so that the report lists every field.
-fn keeping(rules: &Rules) -> Result<Rules, Failure> {
-    let text = |rule: &sealwire_mask::Rule| RuleText {
-        target: rule.target.clone(),
-        mask: rule.function.to_string(),
-    };
-    let list = |(name, entries): (&str, _)| {
-        (
-            name.to_owned(),
-            Iterator::map(entries, str::to_owned).collect(),
-        )
-    };
-    Ok(Rules::new(
-        Unknown::Keep,
-        rules.iter().map(text).collect(),
-        rules.lists().map(list).collect(),
-    )?)
+fn keep_unknown(rules: &Rules) -> Result<Rules, Failure> {
+    let texts = rules
+        .iter()
+        .map(|rule| RuleText {
+            target: rule.target.clone(),
+            mask: rule.function.to_string(),
+        })
+        .collect();
+    let lists = rules
+        .lists()
+        .map(|(name, entries)| (name.to_owned(), entries.map(str::to_owned).collect()))
+        .collect();
+    Ok(Rules::new(Unknown::Keep, texts, lists)?)
 }
 
-fn explained(rules: &Rules, refuses: bool, field: FieldReport) -> Field {
+fn explain_field(rules: &Rules, rejects_unknown: bool, field: FieldReport) -> Field {
     let rule = field.rule.and_then(|at| rules.get(at));
     let becomes = match rule {
         Some(rule) if rule.function.is_keep() => "kept",
         Some(_) => "masked",
         // Only nulls were found, which any rule keeps.
-        None if refuses && field.masked + field.kept > 0 => "refused",
+        None if rejects_unknown && field.masked + field.kept > 0 => "refused",
         None => "kept",
     };
     Field {
         field: field.field,
         becomes,
         rule: field.rule.map(|at| at + 1),
-        names: rule.map(|rule| named(&rule.target)),
+        names: rule.map(|rule| target_text(&rule.target)),
         mask: field.function,
         values: field.masked + field.kept,
         nulls: field.nulls,
     }
 }
 
-fn named(target: &Target) -> String {
+fn target_text(target: &Target) -> String {
     match target {
         Target::Path(path) => format!("path {path}"),
         Target::Column(column) => format!("column {column}"),
@@ -179,27 +178,10 @@ fn named(target: &Target) -> String {
     }
 }
 
-fn print(explained: &Explained, rules: &Rules) -> Result<(), Failure> {
-    let row = |field: &Field| {
-        let (mask, by) = match (&field.mask, field.rule, &field.names) {
-            (Some(mask), Some(rule), Some(names)) => {
-                (mask.clone(), format!("rule {rule}, {names}"))
-            }
-            _ if field.becomes == "refused" => {
-                ("refused".to_owned(), "no rule names it".to_owned())
-            }
-            _ => ("keep".to_owned(), "no rule names it".to_owned()),
-        };
-        vec![
-            field.field.clone(),
-            mask,
-            by,
-            field.values.to_string(),
-            field.nulls.to_string(),
-        ]
-    };
-    let rows: Vec<_> = explained.fields.iter().map(row).collect();
+fn print_explanation(explained: &Explained, rules: &Rules) -> Result<(), Failure> {
+    let rows: Vec<_> = explained.fields.iter().map(field_cells).collect();
     show::print_table(&["FIELD", "MASK", "BECAUSE OF", "VALUES", "NULL"], &rows)?;
+
     for Unfit {
         rule,
         mask,
@@ -209,35 +191,51 @@ fn print(explained: &Explained, rules: &Rules) -> Result<(), Failure> {
     {
         outln!(
             "rule {rule}: {mask} does not fit {}: {why}",
-            counted(*values, "value")
+            format_count(*values, "value")
         );
     }
     for rule in &explained.unused {
         let target = rules
             .get(rule - 1)
-            .map(|rule| named(&rule.target))
+            .map(|rule| target_text(&rule.target))
             .unwrap_or_default();
         outln!("rule {rule} names nothing here: {target}");
     }
     Ok(())
 }
 
+/// Returns the cells of a field's row in the table.
+fn field_cells(field: &Field) -> Vec<String> {
+    let (mask, reason) = match (&field.mask, field.rule, &field.names) {
+        (Some(mask), Some(rule), Some(names)) => (mask.clone(), format!("rule {rule}, {names}")),
+        _ if field.becomes == "refused" => ("refused".to_owned(), "no rule names it".to_owned()),
+        _ => ("keep".to_owned(), "no rule names it".to_owned()),
+    };
+    vec![
+        field.field.clone(),
+        mask,
+        reason,
+        field.values.to_string(),
+        field.nulls.to_string(),
+    ]
+}
+
 /// Checks whether a job would succeed.
-fn verdict(explained: &Explained) -> Result<(), Failure> {
-    let refused = explained
+fn check_job_succeeds(explained: &Explained) -> Result<(), Failure> {
+    let rejected = explained
         .fields
         .iter()
         .filter(|field| field.becomes == "refused")
         .count();
     let unfit: u64 = explained.unfit.iter().map(|unfit| unfit.values).sum();
-    match (refused, unfit) {
+    match (rejected, unfit) {
         (0, 0) => Ok(()),
         (0, unfit) => {
-            Err(format!("a job would fail: its function does not fit {}", counted(unfit, "value")).into())
+            Err(format!("a job would fail: its function does not fit {}", format_count(unfit, "value")).into())
         }
-        (refused, _) => Err(format!(
+        (rejected, _) => Err(format!(
             "a job would fail: no rule names {}; name each in a rule (mask = \"keep\" keeps it) or say unknown = \"keep\"",
-            counted(refused as u64, "field")
+            format_count(rejected as u64, "field")
         )
         .into()),
     }
@@ -258,17 +256,18 @@ impl Trial {
         })
     }
 
-    fn column(&self, column: &Column) -> Result<Vec<u8>, EngineError> {
-        let odd = |_| EngineError::Failed("a batch is not what it says".to_owned());
+    fn mask_column(&self, column: &Column) -> Result<Vec<u8>, EngineError> {
         let mut out = Vec::with_capacity(column.values.len());
         let mut values = TokenReader::new(&column.values);
         let mut subjects = column.subjects.as_deref().map(TokenReader::new);
+
         for _ in 0..column.count {
-            let value = Value::read(values.value().map_err(odd)?);
+            let value = Value::read(values.value().map_err(|_| invalid_batch())?);
             let subject = match &mut subjects {
-                Some(subjects) => Value::read(subjects.value().map_err(odd)?),
+                Some(subjects) => Value::read(subjects.value().map_err(|_| invalid_batch())?),
                 None => None,
             };
+
             let before = out.len();
             if let Err(unfit) =
                 self.masks
@@ -276,7 +275,7 @@ impl Trial {
             {
                 out.truncate(before);
                 redact(value, &mut out);
-                self.note(column.rule, &unfit.to_string());
+                self.record_unfit(column.rule, &unfit.to_string());
             }
         }
         Ok(out)
@@ -291,26 +290,32 @@ impl Trial {
             .collect()
     }
 
-    fn note(&self, rule: usize, why: &str) {
-        let mask = || {
-            self.masks
+    fn record_unfit(&self, rule: usize, why: &str) {
+        let mut all = self.unfit.lock().unwrap_or_else(PoisonError::into_inner);
+        let unfit = all.entry(rule).or_insert_with(|| Unfit {
+            rule: rule + 1,
+            mask: self
+                .masks
                 .get(rule)
                 .map(|mask| mask.function().to_string())
-                .unwrap_or_default()
-        };
-        let mut all = self.unfit.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Unfit {
-            rule: rule + 1,
-            mask: mask(),
+                .unwrap_or_default(),
             values: 0,
             why: why.to_owned(),
-        };
-        all.entry(rule).or_insert_with(new).values += 1;
+        });
+        unfit.values += 1;
     }
+}
+
+/// Returns the error for a batch whose values do not match its counts.
+fn invalid_batch() -> EngineError {
+    EngineError::Failed("a batch has another number of values than it announces".to_owned())
 }
 
 impl Engine for Trial {
     async fn mask(&self, columns: Vec<Column>) -> Result<Vec<Vec<u8>>, EngineError> {
-        columns.iter().map(|column| self.column(column)).collect()
+        columns
+            .iter()
+            .map(|column| self.mask_column(column))
+            .collect()
     }
 }

@@ -9,12 +9,12 @@ use crate::mask_job::{
     discover_file, mask_file,
 };
 use sealwire_discover::{DiscoverOptions, Discovery, FieldVerdict};
-use sealwire_mask::{Function, Mask, Rules, Value};
+use sealwire_mask::{Function, Mask, MaskSecret, Rules, Value};
 use sealwire_service::output::errln;
 
 use super::check::Trial;
-use super::show::{Bar, counted};
-use super::{Holds, run_job, trial_secret};
+use super::show::{ProgressLine, format_count};
+use super::{FormatArgs, run_job, trial_secret};
 use crate::commands::files;
 use sealwire_command_line::Failure;
 use sealwire_command_line::object_store::ObjectStoreArgs;
@@ -58,7 +58,7 @@ pub(super) struct Args {
     #[arg(value_name = "FILE", conflicts_with = "database")]
     file: Option<PathBuf>,
     #[command(flatten)]
-    holds: Holds,
+    format_options: FormatArgs,
     #[command(flatten)]
     object_store: ObjectStoreArgs,
     /// Database to sample, which is only read: postgres://USER@HOST:PORT/NAME, or over a socket
@@ -90,7 +90,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(10..=10_000))]
     sample: u32,
     /// Confidence from which a field gets a rule; below it, the field is listed as uncertain
-    #[arg(long, value_name = "0..1", default_value_t = 0.7, value_parser = confidence)]
+    #[arg(long, value_name = "0..1", default_value_t = 0.7, value_parser = parse_confidence)]
     min_confidence: f64,
     /// Seed of the sample: equal input and seed give equal rules
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
@@ -100,7 +100,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-fn confidence(text: &str) -> Result<f64, String> {
+fn parse_confidence(text: &str) -> Result<f64, String> {
     let value: f64 = text
         .parse()
         .map_err(|_| "a number from 0 to 1".to_owned())?;
@@ -129,41 +129,35 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             .map(PathBuf::as_path)
             .collect();
         output_file::check(out, args.replace, &inputs).map_err(|error| match error {
-            OutputFileError::Exists(_) => exists(out),
+            OutputFileError::Exists(_) => exists_error(out),
             error => error.into(),
         })?;
     }
+
     let mut options = DiscoverOptions::new(time::OffsetDateTime::now_utc().year());
     options.sample = args.sample as usize;
     options.min_confidence = args.min_confidence;
     options.seed = args.seed;
-    let secret = trial_secret();
-    let masks: Mutex<Vec<(Function, Option<Arc<Mask>>)>> = Mutex::default();
-    let trial = |function: &Function, value: Value<'_>, out: &mut Vec<u8>| {
-        let mask = {
-            let mut masks = masks.lock().unwrap_or_else(PoisonError::into_inner);
-            match masks.iter().find(|(known, _)| known == function) {
-                Some((_, mask)) => mask.clone(),
-                None => {
-                    let mask = Mask::new(function, &secret).map(Arc::new);
-                    masks.push((function.clone(), mask.clone()));
-                    mask
-                }
-            }
-        };
-        mask.is_some_and(|mask| mask.apply(value, None, out).is_ok())
-    };
+
+    let masks = TrialMasks::new();
     let discovery = match (&args.file, &args.database) {
         (Some(file), _) => {
-            let format = args.holds.format(file)?;
-            let input = files::input(&args.object_store, file)?;
-            let bar = Bar::new("sampling");
-            let mut discovery =
-                bar.during(|progress| discover_file(&input, format, options, &trial, progress))?;
+            let format = args.format_options.format(file)?;
+            let input = files::parse_input(&args.object_store, file)?;
+            let bar = ProgressLine::new("sampling");
+            let mut discovery = bar.run_blocking(|progress| {
+                discover_file(
+                    &input,
+                    format,
+                    options,
+                    &|function, value, out| masks.apply(function, value, out),
+                    progress,
+                )
+            })?;
             drop(bar);
-            fit(
+            redact_unfit_fields(
                 &mut discovery,
-                || files::input(&args.object_store, file),
+                || files::parse_input(&args.object_store, file),
                 format,
             )?;
             discovery
@@ -178,24 +172,62 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 client_key: args.database_key.clone(),
                 plain: args.plain,
             };
-            run_job(async {
-                let bar = Bar::new("sampling");
-                let mut signals = StopSignals::listen()?;
-                let job = discover_database(database, options, &trial, &bar.progress);
-                Ok(tokio::select! {
-                    discovery = bar.over(job) => discovery?,
-                    () = signals.next() => return Err("stopped".into()),
-                })
-            })?
+            run_job(sample_database(database, options, &masks))?
         }
         (None, None) => return Err("name a file, or a database with --database".into()),
     };
-    write(args, &discovery)
+    write_result(args, &discovery)
+}
+
+/// Masks under a throw-away secret, by function. Creating a mask is slow, so masks are kept.
+struct TrialMasks {
+    secret: MaskSecret,
+    masks: Mutex<Vec<(Function, Option<Arc<Mask>>)>>,
+}
+
+impl TrialMasks {
+    fn new() -> Self {
+        Self {
+            secret: trial_secret(),
+            masks: Mutex::default(),
+        }
+    }
+
+    /// Appends the masked value to `out`. Returns false if the function does not fit the value.
+    fn apply(&self, function: &Function, value: Value<'_>, out: &mut Vec<u8>) -> bool {
+        self.mask_for(function)
+            .is_some_and(|mask| mask.apply(value, None, out).is_ok())
+    }
+
+    fn mask_for(&self, function: &Function) -> Option<Arc<Mask>> {
+        let mut masks = self.masks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, mask)) = masks.iter().find(|(known, _)| known == function) {
+            return mask.clone();
+        }
+        let mask = Mask::new(function, &self.secret).map(Arc::new);
+        masks.push((function.clone(), mask.clone()));
+        mask
+    }
+}
+
+async fn sample_database(
+    database: Database,
+    options: DiscoverOptions,
+    masks: &TrialMasks,
+) -> Result<Discovery, Failure> {
+    let bar = ProgressLine::new("sampling");
+    let mut signals = StopSignals::listen()?;
+    let trial: &(dyn Fn(&Function, Value<'_>, &mut Vec<u8>) -> bool + Sync) =
+        &|function, value, out| masks.apply(function, value, out);
+    tokio::select! {
+        discovery = bar.run_async(discover_database(database, options, trial, &bar.progress)) => Ok(discovery?),
+        () = signals.next() => Err("stopped".into()),
+    }
 }
 
 /// Tries the rules on the file as `mask check` does, and redacts fields whose function does not fit
 /// all values.
-fn fit(
+fn redact_unfit_fields(
     discovery: &mut Discovery,
     input: impl Fn() -> Result<Input, Failure>,
     format: FileFormat,
@@ -226,6 +258,7 @@ fn fit(
             Err(JobError::Row { column, .. }) if discovery.redact_column(&column) => continue,
             masked => masked?,
         };
+
         let unfit = trial.unfit_rules();
         if unfit.is_empty() {
             return Ok(());
@@ -236,55 +269,60 @@ fn fit(
     Ok(())
 }
 
-fn exists(out: &Path) -> Failure {
-    format!("{} is there already: --replace replaces it", out.display()).into()
+fn exists_error(out: &Path) -> Failure {
+    format!("{} exists already: --replace replaces it", out.display()).into()
 }
 
-fn write(args: &Args, discovery: &Discovery) -> Result<(), Failure> {
+fn count_fields(discovery: &Discovery, verdict: FieldVerdict) -> usize {
+    discovery
+        .fields
+        .iter()
+        .filter(|field| field.verdict == verdict)
+        .count()
+}
+
+/// Writes the rules to a temporary file, makes it durable, and renames it to `out`.
+fn write_rules_file(out: &Path, rules: &str, replace: bool) -> std::io::Result<()> {
+    let folder = out
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(rules.as_bytes())?;
+    file.as_file().sync_all()?;
+
+    let persisted = if replace {
+        file.persist(out)
+    } else {
+        file.persist_noclobber(out)
+    };
+    persisted.map(drop).map_err(|error| error.error)
+}
+
+fn write_result(args: &Args, discovery: &Discovery) -> Result<(), Failure> {
     let rules = discovery.to_toml();
     // Rules that do not parse are a bug. Such rules must not be written to a file.
     Rules::from_toml(&rules)?;
     if let Some(out) = &args.out {
-        let folder = out
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty())
-            .unwrap_or(Path::new("."));
-        let failed = |error: std::io::Error| format!("{}: {error}", out.display());
-        let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
-        file.write_all(rules.as_bytes()).map_err(failed)?;
-        file.as_file().sync_all().map_err(failed)?;
-        let kept = if args.replace {
-            file.persist(out)
-        } else {
-            file.persist_noclobber(out)
-        };
-        match kept {
-            Ok(_) => {}
-            Err(error) if error.error.kind() == std::io::ErrorKind::AlreadyExists => {
-                return Err(exists(out));
-            }
-            Err(error) => return Err(failed(error.error).into()),
-        }
+        write_rules_file(out, &rules, args.replace).map_err(|error| match error.kind() {
+            std::io::ErrorKind::AlreadyExists => exists_error(out),
+            _ => format!("{}: {error}", out.display()).into(),
+        })?;
     }
+
     let mut stdout = sealwire_service::output::Output;
     if args.json {
         writeln!(stdout, "{}", serde_json::to_string(discovery)?)?;
     } else if args.out.is_none() {
         stdout.write_all(rules.as_bytes())?;
     }
-    let count = |verdict| {
-        discovery
-            .fields
-            .iter()
-            .filter(|field| field.verdict == verdict)
-            .count() as u64
-    };
+
     errln!(
         "{}: {} to mask, {} uncertain, {} harmless",
-        counted(discovery.fields.len() as u64, "field"),
-        count(FieldVerdict::Sensitive),
-        count(FieldVerdict::Uncertain),
-        count(FieldVerdict::Harmless)
+        format_count(discovery.fields.len() as u64, "field"),
+        count_fields(discovery, FieldVerdict::Sensitive),
+        count_fields(discovery, FieldVerdict::Uncertain),
+        count_fields(discovery, FieldVerdict::Harmless)
     );
     if let (Some(out), Some(file)) = (&args.out, &args.file) {
         errln!(

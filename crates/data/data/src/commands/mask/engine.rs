@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 
-use crate::mask_job::{Column, Engine, EngineError, answers, payload, place};
+use crate::mask_job::{Column, Engine, EngineError, decode_response, payload, place};
 use sealwire_client::{
     Client, CommonParams, DetailValue, Error, ErrorCode, Mask, MaskList, MaskRule, Masking, Pacer,
     RetryLimits, RpcError, RuleFields, UnknownFields,
@@ -14,7 +14,7 @@ use sealwire_client::{
 use sealwire_mask::Rules;
 use sealwire_service::output::errln;
 
-use super::show::Bar;
+use super::show::ProgressLine;
 use sealwire_command_line::{Failure, chain};
 
 /// Maximum number of columns in one request, because the total length of the paths is limited.
@@ -35,16 +35,16 @@ pub(super) struct Remote {
     retry_timeout: Duration,
     pacer: Pacer,
     /// True if the wait was already reported.
-    is_told: AtomicBool,
+    is_wait_reported: AtomicBool,
     bar: ProgressBar,
 }
 
 impl Remote {
     /// Connects to the engine. `bar` is the line above which waits are reported.
     pub(super) async fn connect(
-        args: &super::RpcEngine,
+        args: &super::EngineArgs,
         rules: &Arc<Rules>,
-        bar: &Bar,
+        bar: &ProgressLine,
     ) -> Result<Self, Failure> {
         Ok(Self {
             client: args.connect.client().await?,
@@ -54,20 +54,22 @@ impl Remote {
             rules: Arc::clone(rules),
             retry_timeout: Duration::from_secs(args.retry_timeout),
             pacer: Pacer::default(),
-            is_told: AtomicBool::new(false),
-            bar: bar.line(),
+            is_wait_reported: AtomicBool::new(false),
+            bar: bar.progress_bar(),
         })
     }
 
-    async fn call(&self, columns: &[Column]) -> Result<Vec<Vec<u8>>, EngineError> {
-        let subject = |rule| {
+    async fn send_batch(&self, columns: &[Column]) -> Result<Vec<Vec<u8>>, EngineError> {
+        let (payload, paths) = payload(columns, |rule| {
             self.rules
                 .get(rule)
                 .and_then(|rule| rule.function.subject())
-        };
-        let (payload, paths) = payload(columns, subject);
-        let rule = |(column, path): (&Column, &'_ String)| (column.rule, path.clone());
-        let named: Vec<(usize, String)> = columns.iter().zip(&paths).map(rule).collect();
+        });
+        let named: Vec<(usize, String)> = columns
+            .iter()
+            .zip(&paths)
+            .map(|(column, path)| (column.rule, path.clone()))
+            .collect();
         let rules = named
             .iter()
             .map(|(rule, path)| MaskRule {
@@ -75,15 +77,10 @@ impl Remote {
                 mask: &self.functions[*rule],
             })
             .collect();
-        let wanted = |name: &str| {
-            named.iter().any(|(rule, _)| {
-                self.rules
-                    .get(*rule)
-                    .is_some_and(|rule| rule.function.list() == Some(name))
-            })
-        };
-        let lists = self.rules.lists().filter(|(name, _)| wanted(name));
-        let lists = lists
+        let lists = self
+            .rules
+            .lists()
+            .filter(|(name, _)| named.iter().any(|(rule, _)| self.uses_list(*rule, name)))
             .map(|(name, entries)| MaskList {
                 name,
                 entries: entries.collect(),
@@ -103,13 +100,13 @@ impl Remote {
             writing,
             ..Mask::new(&self.app, &payload)
         };
-        let mut has_told = false;
+        let mut was_reported = false;
         let waits = |error: &Error, waited| {
             // Reports at most once per batch. If some batches wait while others pass, each retry
             // would otherwise print a line.
-            if waited > NOTICE && !std::mem::replace(&mut has_told, true) {
+            if waited > NOTICE && !std::mem::replace(&mut was_reported, true) {
                 let seconds = self.retry_timeout.as_secs();
-                self.tell(true, || {
+                self.report_wait(true, || {
                     format!("waiting for the engine, each batch up to {seconds} s (--retry-timeout): {}", chain(error))
                 });
             }
@@ -125,16 +122,22 @@ impl Remote {
             })
         };
         let masked = self.pacer.run(limits, send, waits).await;
-        let document = masked.map_err(|error| failed(&error))?;
-        self.tell(false, || "the engine answers again".to_owned());
-        answers(&document.payload, columns)
+        let document = masked.map_err(|error| engine_error(&error))?;
+        self.report_wait(false, || "the engine responds again".to_owned());
+        decode_response(&document.payload, columns)
+    }
+
+    fn uses_list(&self, rule: usize, name: &str) -> bool {
+        self.rules
+            .get(rule)
+            .is_some_and(|rule| rule.function.list() == Some(name))
     }
 
     /// Reports once that the job waits, and once that it continues.
-    fn tell(&self, waits: bool, what: impl FnOnce() -> String) {
+    fn report_wait(&self, waits: bool, what: impl FnOnce() -> String) {
         // Most requests have nothing to report. A plain load avoids contention for the cache line.
-        if self.is_told.load(Ordering::Relaxed) != waits
-            && self.is_told.swap(waits, Ordering::Relaxed) != waits
+        if self.is_wait_reported.load(Ordering::Relaxed) != waits
+            && self.is_wait_reported.swap(waits, Ordering::Relaxed) != waits
         {
             self.bar.suspend(|| errln!("{}", what()));
         }
@@ -145,39 +148,41 @@ impl Engine for Remote {
     async fn mask(&self, columns: Vec<Column>) -> Result<Vec<Vec<u8>>, EngineError> {
         let mut all = Vec::with_capacity(columns.len());
         for (part, columns) in columns.chunks(COLUMNS_MAX).enumerate() {
-            let behind = |error| match error {
+            let masked = self.send_batch(columns).await;
+            all.extend(masked.map_err(|error| match error {
                 EngineError::Unfit { column, value, why } => EngineError::Unfit {
                     column: part * COLUMNS_MAX + column,
                     value,
                     why,
                 },
                 failed @ EngineError::Failed(_) => failed,
-            };
-            all.extend(self.call(columns).await.map_err(behind)?);
+            })?);
         }
         Ok(all)
     }
 }
 
-fn failed(error: &Error) -> EngineError {
-    let unfit = |error: &RpcError| {
-        let path = error.details.iter().find(|detail| detail.key == "path")?;
-        let DetailValue::Text(path) = &path.value else {
-            return None;
-        };
-        let (column, value) = place(path)?;
-        Some(EngineError::Unfit {
-            column,
-            value,
-            why: error.message.to_string(),
-        })
-    };
+fn engine_error(error: &Error) -> EngineError {
     match error {
         Error::Rpc(error) if error.code == ErrorCode::BadRequest => {
-            unfit(error).unwrap_or_else(|| EngineError::Failed(error.to_string()))
+            unfit_value(error).unwrap_or_else(|| EngineError::Failed(error.to_string()))
         }
         error => EngineError::Failed(chain(error)),
     }
+}
+
+/// Returns the error for a value that does not fit, or `None` if the engine's error concerns no single value.
+fn unfit_value(error: &RpcError) -> Option<EngineError> {
+    let path = error.details.iter().find(|detail| detail.key == "path")?;
+    let DetailValue::Text(path) = &path.value else {
+        return None;
+    };
+    let (column, value) = place(path)?;
+    Some(EngineError::Unfit {
+        column,
+        value,
+        why: error.message.to_string(),
+    })
 }
 
 #[cfg(test)]
@@ -187,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_that_names_a_value_is_about_that_value() {
+    fn engine_errors_with_a_path_become_unfit_values() {
         let bad = |path: Option<&'static str>| {
             let error = RpcError::new(ErrorCode::BadRequest, "email does not fit");
             Error::Rpc(path.map_or(error.clone(), |path| error.with(Detail::text("path", path))))
@@ -197,14 +202,14 @@ mod tests {
             value,
             why: "email does not fit".to_owned(),
         };
-        assert_eq!(failed(&bad(Some("$[2][17]"))), unfit(2, 17));
-        assert_eq!(failed(&bad(Some("$[0][3].value"))), unfit(0, 3));
+        assert_eq!(engine_error(&bad(Some("$[2][17]"))), unfit(2, 17));
+        assert_eq!(engine_error(&bad(Some("$[0][3].value"))), unfit(0, 3));
         for error in [
             bad(None),
             bad(Some("$.a")),
             Error::Rpc(RpcError::new(ErrorCode::Forbidden, "email does not fit")),
         ] {
-            let found = failed(&error);
+            let found = engine_error(&error);
             assert!(
                 matches!(&found, EngineError::Failed(why) if why.contains("email does not fit")),
                 "{error}: {found}"

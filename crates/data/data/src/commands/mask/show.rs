@@ -4,11 +4,11 @@ use std::io::{IsTerminal as _, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::mask_job::{FieldReport, LeakReport, LeakVerdict, Progress};
+use crate::mask_job::{FieldReport, LeakReport, LeakVerdict, Progress, Report};
 use indicatif::{ProgressBar, ProgressStyle};
 use sealwire_service::output::printable;
 
-use super::Done;
+use super::JobResult;
 use sealwire_command_line::Failure;
 
 /// Interval at which the progress line is updated.
@@ -18,13 +18,13 @@ const TICK: Duration = Duration::from_millis(100);
 const NAMES_MAX: usize = 20;
 
 /// A progress line on a terminal. Prints nothing elsewhere.
-pub(super) struct Bar {
+pub(super) struct ProgressLine {
     bar: ProgressBar,
     /// Progress that the job updates.
     pub(super) progress: Arc<Progress>,
 }
 
-impl Bar {
+impl ProgressLine {
     pub(super) fn new(doing: &'static str) -> Self {
         let bar = if std::io::stderr().is_terminal() {
             ProgressBar::no_length()
@@ -43,30 +43,30 @@ impl Bar {
     }
 
     /// Returns the progress bar, for printing messages above it.
-    pub(super) fn line(&self) -> ProgressBar {
+    pub(super) fn progress_bar(&self) -> ProgressBar {
         self.bar.clone()
     }
 
     /// Shows the progress of an asynchronous job until it ends.
-    pub(super) async fn over<T>(&self, job: impl Future<Output = T>) -> T {
-        let moves = async {
+    pub(super) async fn run_async<T>(&self, job: impl Future<Output = T>) -> T {
+        let updates = async {
             loop {
-                self.show();
+                self.update();
                 tokio::time::sleep(TICK).await;
             }
         };
         tokio::select! {
             outcome = job => outcome,
-            () = moves => unreachable!("it moves for ever"),
+            () = updates => unreachable!("the line is updated until the job ends"),
         }
     }
 
     /// Shows progress during a blocking job.
-    pub(super) fn during<T: Send>(&self, job: impl FnOnce(&Progress) -> T + Send) -> T {
+    pub(super) fn run_blocking<T: Send>(&self, job: impl FnOnce(&Progress) -> T + Send) -> T {
         std::thread::scope(|scope| {
             let job = scope.spawn(|| job(&self.progress));
             while !job.is_finished() {
-                self.show();
+                self.update();
                 std::thread::sleep(TICK);
             }
             job.join()
@@ -74,15 +74,15 @@ impl Bar {
         })
     }
 
-    fn show(&self) {
-        let now = self.progress.moment();
+    fn update(&self) {
+        let snapshot = self.progress.snapshot();
         // If the total is known, shows the completed part: the bytes of a file or the rows of a
         // database.
-        let (done, all, unit) = match (now.bytes_all, now.records_all) {
+        let (done, all, unit) = match (snapshot.bytes_all, snapshot.records_all) {
             (0, 0) => return self.bar.tick(),
-            (0, rows) => (now.records, rows, "{human_pos} of {human_len} rows"),
+            (0, rows) => (snapshot.records, rows, "{human_pos} of {human_len} rows"),
             (bytes, _) => (
-                now.bytes,
+                snapshot.bytes,
                 bytes,
                 "{bytes} of {total_bytes}, {bytes_per_sec}",
             ),
@@ -98,7 +98,7 @@ impl Bar {
     }
 }
 
-impl Drop for Bar {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
@@ -106,21 +106,19 @@ impl Drop for Bar {
 
 /// Prints a table, with the first column aligned left and numbers aligned right. Column names come
 /// from the data source, so control characters are escaped for the terminal.
-fn table(out: &mut dyn Write, head: &[&str], rows: &[Vec<String>]) -> std::io::Result<()> {
-    let cell = |text: &String| printable(text).replace(['\n', '\t'], " ");
+fn write_table(out: &mut dyn Write, head: &[&str], rows: &[Vec<String>]) -> std::io::Result<()> {
     let rows: Vec<Vec<String>> = rows
         .iter()
-        .map(|row| row.iter().map(cell).collect())
+        .map(|row| row.iter().map(|text| printable_line(text)).collect())
         .collect();
-    let width = |at: usize| {
-        rows.iter()
-            .map(|row| row[at].chars().count())
-            .chain([head[at].len()])
-            .max()
-            .unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
     let head: Vec<String> = head.iter().map(|text| (*text).to_owned()).collect();
+    let widths: Vec<usize> = (0..head.len())
+        .map(|at| {
+            let cells = rows.iter().map(|row| &row[at]).chain([&head[at]]);
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        })
+        .collect();
+
     for row in std::iter::once(&head).chain(&rows) {
         let mut line = String::new();
         for (at, cell) in row.iter().enumerate() {
@@ -140,74 +138,94 @@ fn table(out: &mut dyn Write, head: &[&str], rows: &[Vec<String>]) -> std::io::R
     Ok(())
 }
 
+/// Escapes control characters, and puts a text on one line.
+fn printable_line(text: &str) -> String {
+    printable(text).replace(['\n', '\t'], " ")
+}
+
 /// Formats a count: `1 value`, `2 values`.
-pub(super) fn counted(count: u64, what: &str) -> String {
+pub(super) fn format_count(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 pub(super) fn print_table(head: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
-    Ok(table(&mut sealwire_service::output::Output, head, rows)?)
+    Ok(write_table(
+        &mut sealwire_service::output::Output,
+        head,
+        rows,
+    )?)
 }
 
 /// Prints the results of a job, to standard error if the masked document is on standard output.
-pub(super) fn done(done: &Done, as_json: bool, to_stderr: bool) -> Result<(), Failure> {
-    let (mut stdout, mut stderr) = (sealwire_service::output::Output, std::io::stderr().lock());
+pub(super) fn print_result(
+    result: &JobResult,
+    as_json: bool,
+    to_stderr: bool,
+) -> Result<(), Failure> {
+    let mut stdout = sealwire_service::output::Output;
+    let mut stderr = std::io::stderr().lock();
     let out: &mut dyn Write = if to_stderr { &mut stderr } else { &mut stdout };
     if as_json {
-        writeln!(out, "{}", serde_json::to_string(done)?)?;
+        writeln!(out, "{}", serde_json::to_string(result)?)?;
     } else {
-        let report = &done.report;
-        let rows: Vec<_> = report.fields.iter().map(of_field).collect();
-        table(
-            out,
-            &["FIELD", "MASK", "MASKED", "UNCHANGED", "KEPT", "NULL"],
-            &rows,
-        )?;
-        let seconds = Duration::from_millis(report.elapsed_ms.max(1)).as_secs_f64();
-        let (records, bytes) = (report.records, report.bytes_in as f64 / 1e6);
-        let memory = report.peak_memory_bytes.map_or(String::new(), |bytes| {
-            format!(", {} MB at most", bytes / 1_000_000)
-        });
-        writeln!(
-            out,
-            "{}, {bytes:.1} MB in {seconds:.1} s: {:.0} records/s{memory}",
-            counted(records, "record"),
-            records as f64 / seconds
-        )?;
-        listed(
-            out,
-            "not judged by kinds, name each in a rule",
-            &report.not_judged,
-        )?;
-        listed(
-            out,
-            "not copied, since only a superuser can create it",
-            &report.not_copied,
-        )?;
-        if let Some(leaks) = &done.leaks {
+        write_report(out, &result.report)?;
+        if let Some(leaks) = &result.leaks {
             writeln!(out)?;
-            of_leaks(out, leaks)?;
+            write_leaks(out, leaks)?;
         }
     }
-    passed(done.leaks.as_ref())
+    check_passed(result.leaks.as_ref())
+}
+
+fn write_report(out: &mut dyn Write, report: &Report) -> std::io::Result<()> {
+    let rows: Vec<_> = report.fields.iter().map(field_cells).collect();
+    write_table(
+        out,
+        &["FIELD", "MASK", "MASKED", "UNCHANGED", "KEPT", "NULL"],
+        &rows,
+    )?;
+
+    let seconds = Duration::from_millis(report.elapsed_ms.max(1)).as_secs_f64();
+    let records = report.records;
+    let megabytes = report.bytes_in as f64 / 1e6;
+    let memory = report.peak_memory_bytes.map_or(String::new(), |bytes| {
+        format!(", {} MB at most", bytes / 1_000_000)
+    });
+    writeln!(
+        out,
+        "{}, {megabytes:.1} MB in {seconds:.1} s: {:.0} records/s{memory}",
+        format_count(records, "record"),
+        records as f64 / seconds
+    )?;
+
+    write_names(
+        out,
+        "not judged by kinds, name each in a rule",
+        &report.not_judged,
+    )?;
+    write_names(
+        out,
+        "not copied, since only a superuser can create it",
+        &report.not_copied,
+    )
 }
 
 /// Prints the number of names and the first names of the list.
-fn listed(out: &mut dyn Write, what: &str, names: &[String]) -> std::io::Result<()> {
+fn write_names(out: &mut dyn Write, what: &str, names: &[String]) -> std::io::Result<()> {
     if names.is_empty() {
         return Ok(());
     }
-    let shown = names[..names.len().min(NAMES_MAX)].join(", ");
+    let printed = names[..names.len().min(NAMES_MAX)].join(", ");
     let more = if names.len() > NAMES_MAX { ", ..." } else { "" };
     writeln!(
         out,
         "{what} ({}): {}{more}",
         names.len(),
-        printable(&shown).replace('\n', " ")
+        printable(&printed).replace('\n', " ")
     )
 }
 
-fn of_field(field: &FieldReport) -> Vec<String> {
+fn field_cells(field: &FieldReport) -> Vec<String> {
     let mask = match (&field.function, &field.kind) {
         (Some(function), Some(kind)) => format!("{function} of {kind}"),
         (Some(function), None) => function.clone(),
@@ -219,17 +237,17 @@ fn of_field(field: &FieldReport) -> Vec<String> {
 }
 
 /// Prints the originals that were found.
-pub(super) fn leaks(report: &LeakReport, as_json: bool) -> Result<(), Failure> {
+pub(super) fn print_leaks(report: &LeakReport, as_json: bool) -> Result<(), Failure> {
     let mut out = sealwire_service::output::Output;
     if as_json {
         writeln!(out, "{}", serde_json::to_string(report)?)?;
     } else {
-        of_leaks(&mut out, report)?;
+        write_leaks(&mut out, report)?;
     }
-    passed(Some(report))
+    check_passed(Some(report))
 }
 
-fn of_leaks(out: &mut dyn Write, report: &LeakReport) -> std::io::Result<()> {
+fn write_leaks(out: &mut dyn Write, report: &LeakReport) -> std::io::Result<()> {
     let rows: Vec<_> = report
         .fields
         .iter()
@@ -250,7 +268,7 @@ fn of_leaks(out: &mut dyn Write, report: &LeakReport) -> std::io::Result<()> {
             .concat()
         })
         .collect();
-    table(
+    write_table(
         out,
         &[
             "FIELD",
@@ -272,16 +290,16 @@ fn of_leaks(out: &mut dyn Write, report: &LeakReport) -> std::io::Result<()> {
     Ok(())
 }
 
-fn passed(report: Option<&LeakReport>) -> Result<(), Failure> {
+fn check_passed(report: Option<&LeakReport>) -> Result<(), Failure> {
     match report {
         Some(report) if report.fields.iter().all(|field| field.values == 0) => {
-            Err("the leak check saw no value that a rule masks, so it proves nothing: check its rules and the source"
+            Err("the leak check found no value that a rule masks, so it proves nothing: check its rules and the source"
                 .into())
         }
         Some(report) if !report.passed => {
             let leaking = report.fields.iter().filter(|field| field.verdict == LeakVerdict::Leak).count();
-            let fields = counted(leaking as u64, "field");
-            Err(format!("originals were found in the output, of {fields}: do not hand it on").into())
+            let fields = format_count(leaking as u64, "field");
+            Err(format!("the output contains originals of {fields}: do not pass it on").into())
         }
         _ => Ok(()),
     }

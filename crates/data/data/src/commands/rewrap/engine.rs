@@ -52,9 +52,9 @@ impl Engine for Remote {
             },
             ..Rewrap::new(request.app, request.payload)
         };
-        let mut has_told = false;
+        let mut was_reported = false;
         let waits = |error: &Error, waited| {
-            if waited > NOTICE && !std::mem::replace(&mut has_told, true) {
+            if waited > NOTICE && !std::mem::replace(&mut was_reported, true) {
                 let seconds = self.retry_timeout.as_secs();
                 let text = format!(
                     "waiting for the engine up to {seconds} s (--retry-timeout): {}",
@@ -74,7 +74,7 @@ impl Engine for Remote {
             })
         };
         let rewrapped = self.pacer.run(limits, send, waits).await;
-        let document = rewrapped.map_err(|error| failed(&error, request.app))?;
+        let document = rewrapped.map_err(|error| engine_error(&error, request.app))?;
         if document.errors_omitted > 0 {
             return Err(EngineError::Failed(
                 "the engine did not list all errors of a page".to_owned(),
@@ -91,11 +91,11 @@ impl Engine for Remote {
     }
 }
 
-fn failed(error: &Error, app: &str) -> EngineError {
+fn engine_error(error: &Error, app: &str) -> EngineError {
     match error {
         Error::Rpc(error) if error.code == ErrorCode::TooLarge => EngineError::TooLarge,
         Error::Rpc(error) if error.code == ErrorCode::NotFound => EngineError::Failed(format!(
-            "app {app}: {error}; `sealwire apps list` shows which there are"
+            "app {app}: {error}; `sealwire apps list` shows the existing apps"
         )),
         error => EngineError::Failed(format!("app {app}: {}", chain(error))),
     }
@@ -111,17 +111,17 @@ mod tests {
     fn errors_name_the_app_and_the_remedy() {
         let rpc = |code| Error::Rpc(RpcError::new(code, "why"));
         assert_eq!(
-            failed(&rpc(ErrorCode::TooLarge), "shop"),
+            engine_error(&rpc(ErrorCode::TooLarge), "shop"),
             EngineError::TooLarge
         );
-        for (code, says) in [
+        for (code, expected) in [
             (ErrorCode::NotFound, "sealwire apps list"),
             (ErrorCode::Forbidden, "app shop"),
         ] {
-            let EngineError::Failed(said) = failed(&rpc(code), "shop") else {
+            let EngineError::Failed(message) = engine_error(&rpc(code), "shop") else {
                 panic!("{code}")
             };
-            assert!(said.contains(says), "{said}");
+            assert!(message.contains(expected), "{message}");
         }
     }
 }

@@ -35,7 +35,7 @@ use crate::mask_job::scan::json::Memory;
 const TIMEOUT: &str = "60s";
 
 /// A column with its sample.
-struct Found<'c> {
+struct ColumnSample<'c> {
     table: &'c Table,
     column: &'c Column,
     class: FieldClass,
@@ -71,12 +71,13 @@ pub async fn discover_database(
     let catalog = Catalog::read(client, &endpoint).await?;
     let checks = read_checks(client, &endpoint).await?;
     let own_types = read_own_types(client, &endpoint).await?;
+
     let mut reader = SampleReader::new(&endpoint, &snapshot, TIMEOUT);
-    progress.expect(0, catalog.tables.len() as u64);
+    progress.set_totals(0, catalog.tables.len() as u64);
     let mut discovery = Discovery::default();
     let mut found = Vec::new();
     for (at, table) in catalog.tables.iter().enumerate() {
-        let samples = match sampled(&mut reader, table, options, at as u64).await? {
+        let samples = match sample_table(&mut reader, table, options, at as u64).await? {
             Some(samples) => samples,
             None => {
                 discovery.notes.push(format!(
@@ -92,7 +93,7 @@ pub async fn discover_database(
         for (column, sample) in table.copied().zip(samples) {
             let class = class_of(column);
             let judgement = match class {
-                FieldClass::Json => judged_documents(column, &table.name, &sample, options),
+                FieldClass::Json => judge_documents(column, &table.name, &sample, options),
                 _ => judge(
                     &column.name,
                     &table.name,
@@ -105,6 +106,7 @@ pub async fn discover_database(
                 .uniques
                 .iter()
                 .any(|unique| unique.columns.contains(&column.name));
+
             let is_own_type = own_types.contains(&(table.title(), column.name.clone()));
             let mut tried = Vec::new();
             let mut is_tried = !is_own_type;
@@ -125,8 +127,7 @@ pub async fn discover_database(
                     column.name
                 ));
             }
-            let checks = tried;
-            found.push(Found {
+            found.push(ColumnSample {
                 table,
                 column,
                 class,
@@ -134,12 +135,13 @@ pub async fn discover_database(
                 judgement,
                 is_unique,
                 is_own_type,
-                checks,
+                checks: tried,
             });
         }
         progress.add(0, 1);
     }
-    let groups = groups(&catalog, &found);
+
+    let groups = group_by_references(&catalog, &found);
     let mut functions: Vec<Option<Function>> = vec![None; found.len()];
     for group in &groups {
         // The most confident column of a group of references decides for the whole group.
@@ -170,16 +172,19 @@ pub async fn discover_database(
             }
         }
     }
+
     let _ = client.batch_execute("ROLLBACK").await;
     for (found, function) in found.into_iter().zip(functions) {
-        discovery.fields.push(decided(found, function, options));
+        discovery
+            .fields
+            .push(decide_column(found, function, options));
     }
-    accepted(&catalog, &mut discovery)?;
+    check_rules(&catalog, &mut discovery)?;
     Ok(discovery)
 }
 
-fn decided(
-    found: Found<'_>,
+fn decide_column(
+    found: ColumnSample<'_>,
     function: Option<Function>,
     options: DiscoverOptions,
 ) -> DiscoveredField {
@@ -217,17 +222,18 @@ fn decided(
 }
 
 /// Checks the proposed rules in the same way as a job.
-fn accepted(catalog: &Catalog, discovery: &mut Discovery) -> Result<(), JobError> {
-    let rule = |field: &DiscoveredField| {
-        let is_rule = field.verdict == FieldVerdict::Sensitive;
-        is_rule.then(|| {
+fn check_rules(catalog: &Catalog, discovery: &mut Discovery) -> Result<(), JobError> {
+    let rules: Vec<RuleText> = discovery
+        .fields
+        .iter()
+        .filter(|field| field.verdict == FieldVerdict::Sensitive)
+        .filter_map(|field| {
             Some(RuleText {
                 target: field.target.clone()?,
                 mask: field.mask.clone()?,
             })
-        })?
-    };
-    let rules: Vec<RuleText> = discovery.fields.iter().filter_map(rule).collect();
+        })
+        .collect();
     let rules = Rules::new(Unknown::Keep, rules, Vec::new())
         .map_err(|error| JobError::Plan(error.to_string()))?;
     check(catalog, &Plan::new(Arc::new(rules)))
@@ -255,7 +261,7 @@ fn class_of(column: &Column) -> FieldClass {
 
 /// Reads a bounded number of rows from the start. Returns `None` if the server's timeout ended the
 /// statement.
-async fn sampled(
+async fn sample_table(
     reader: &mut SampleReader<'_>,
     table: &Table,
     options: DiscoverOptions,
@@ -280,24 +286,26 @@ async fn sampled(
         .iter()
         .map(|at| (columns[*at].name.as_str(), columns[*at].class))
         .collect();
+
     let mut rows = 0;
-    let mut show = |at: usize, text: Option<&str>| {
-        if let Some(text) = text {
-            samples[read[at]].add(ValueType::Text, text);
-        }
-        rows += usize::from(at + 1 == read.len());
-        if rows < options.sample {
-            ControlFlow::Continue(())
-        } else {
-            ControlFlow::Break(())
-        }
-    };
-    let is_read = reader.first_rows(table, &read_columns, &mut show).await?;
+    let is_read = reader
+        .first_rows(table, &read_columns, &mut |at, text| {
+            if let Some(text) = text {
+                samples[read[at]].add(ValueType::Text, text);
+            }
+            rows += usize::from(at + 1 == read.len());
+            if rows < options.sample {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        })
+        .await?;
     Ok(is_read.then_some(samples))
 }
 
 /// Judges a column of JSON by its fields. The most confident field decides.
-fn judged_documents(
+fn judge_documents(
     column: &Column,
     table: &str,
     sample: &Sample,
@@ -311,14 +319,15 @@ fn judged_documents(
     let Ok(rules) = Rules::new(Unknown::Keep, Vec::new(), Vec::new()) else {
         return harmless;
     };
-    let (plan, ledger) = (Plan::new(Arc::new(rules)), RunningReport::default());
+    let plan = Plan::new(Arc::new(rules));
+    let running_report = RunningReport::default();
     let mut memory = Memory::new();
     let mut documents = Documents::new(options);
-    sample
-        .values()
-        .iter()
-        .for_each(|(_, text)| documents.scan(text.as_bytes(), &mut memory, &plan, &ledger));
-    let MergedFields { fields, maps } = documents.merged().merged;
+    sample.values().iter().for_each(|(_, text)| {
+        documents.scan_document(text.as_bytes(), &mut memory, &plan, &running_report)
+    });
+
+    let MergedFields { fields, maps } = documents.merge().merged;
     let mut best = harmless;
     for (parts, sample) in &fields {
         let (name, parent) = names_of(parts);
@@ -356,6 +365,7 @@ fn judged_documents(
             };
         }
     }
+
     if best.confidence < UNCERTAIN_MIN && sample.long() > 0 {
         let evidence = vec![format!(
             "{} documents were too long to be read",
@@ -407,13 +417,13 @@ async fn read_checks(client: &Client, source: &Endpoint) -> Result<Vec<ColumnChe
         .query(sql, &[])
         .await
         .map_err(|error| source.error(&error))?;
-    let check = |row: &tokio_postgres::Row| ColumnCheck {
+    let checks = rows.iter().map(|row| ColumnCheck {
         table: row.get(0),
         column: row.get(1),
         expression: row.get(2),
         is_safe: row.get(3),
-    };
-    Ok(rows.iter().map(check).collect())
+    });
+    Ok(checks.collect())
 }
 
 /// Returns table and column of each column whose type is a domain or is owned by a role without
@@ -435,7 +445,7 @@ async fn read_own_types(
 }
 
 /// Groups columns that foreign keys join. A column without such a key forms a separate group.
-fn groups(catalog: &Catalog, found: &[Found<'_>]) -> Vec<Vec<usize>> {
+fn group_by_references(catalog: &Catalog, found: &[ColumnSample<'_>]) -> Vec<Vec<usize>> {
     let at: HashMap<(String, &str), usize> = found
         .iter()
         .enumerate()
@@ -451,7 +461,8 @@ fn groups(catalog: &Catalog, found: &[Found<'_>]) -> Vec<Vec<usize>> {
                 else {
                     continue;
                 };
-                let (old, new) = (group[*from], group[*to]);
+                let old = group[*from];
+                let new = group[*to];
                 group
                     .iter_mut()
                     .filter(|group| **group == old)
@@ -474,7 +485,7 @@ async fn group_function(
     source: &Endpoint,
     category: Category,
     group: &[usize],
-    found: &[Found<'_>],
+    found: &[ColumnSample<'_>],
     trial: Trial<'_>,
 ) -> Result<Option<Function>, JobError> {
     let is_joined = group.len() > 1;
@@ -501,7 +512,7 @@ async fn group_function(
             continue;
         }
         for at in group {
-            if !fits(client, source, &function, &found[*at], trial).await? {
+            if !function_fits(client, source, &function, &found[*at], trial).await? {
                 continue 'functions;
             }
         }
@@ -511,23 +522,25 @@ async fn group_function(
 }
 
 /// Tries a function on a sample: masks, casts, and check constraints.
-async fn fits(
+async fn function_fits(
     client: &Client,
     source: &Endpoint,
     function: &Function,
-    found: &Found<'_>,
+    found: &ColumnSample<'_>,
     trial: Trial<'_>,
 ) -> Result<bool, JobError> {
     let column = found.column;
     let decimals = matches!(function.name(), "noise" | "generalize");
     let mut masks = Vec::with_capacity(found.sample.values().len());
-    let (mut given, mut out) = (Vec::new(), Vec::new());
+    let mut original = Vec::new();
+    let mut out = Vec::new();
+
     // Binary values are not read, and constants do not depend on values.
-    let probe = [(ValueType::Text, Box::from("x"))];
+    let placeholder = [(ValueType::Text, Box::from("x"))];
     let is_constant = matches!(function.name(), "redact" | "fixed" | "null");
     let values = match found.class {
-        FieldClass::Bytes => &probe[..],
-        _ if found.sample.values().is_empty() && is_constant => &probe[..],
+        FieldClass::Bytes => &placeholder[..],
+        _ if found.sample.values().is_empty() && is_constant => &placeholder[..],
         // Without values, nothing shows whether the type can hold the masks.
         _ if found.sample.values().is_empty() && column.class == ColumnClass::Other => {
             return Ok(false);
@@ -535,10 +548,10 @@ async fn fits(
         _ => found.sample.values(),
     };
     for (_, text) in values {
-        given.clear();
+        original.clear();
         out.clear();
-        copy::value(text, column.class, decimals, &mut given);
-        let Some(value) = Value::read(&given) else {
+        copy::write_value(text, column.class, decimals, &mut original);
+        let Some(value) = Value::read(&original) else {
             return Ok(false);
         };
         if !trial(function, value, &mut out) {
@@ -567,25 +580,30 @@ async fn fits(
         return Ok(column.class != ColumnClass::Other);
     }
     let name = quoted(&column.name);
-    let holds: String = found.checks.iter().fold(String::new(), |holds, check| {
-        format!("{holds} AND ({check}) IS NOT FALSE")
-    });
+    let conditions: String = found
+        .checks
+        .iter()
+        .fold(String::new(), |conditions, check| {
+            format!("{conditions} AND ({check}) IS NOT FALSE")
+        });
     let sql = format!(
         "SELECT pg_catalog.count(*) FROM (SELECT v::{} AS {name} FROM pg_catalog.unnest($1::pg_catalog.text[]) AS v) AS m \
-         WHERE true{holds}",
+         WHERE true{conditions}",
         column.type_text
     );
-    let begin = client.batch_execute("SAVEPOINT sealwire_discover").await;
-    begin.map_err(|error| source.error(&error))?;
+    client
+        .batch_execute("SAVEPOINT sealwire_discover")
+        .await
+        .map_err(|error| source.error(&error))?;
     match client.query_one(&sql, &[&masks]).await {
         Ok(row) => Ok(row.get::<_, i64>(0) as usize == masks.len()),
         // An error of the server means that the mask does not fit. The server's message can contain
         // the mask.
         Err(error) if error.as_db_error().is_some() => {
-            let back = client
+            client
                 .batch_execute("ROLLBACK TO SAVEPOINT sealwire_discover")
-                .await;
-            back.map_err(|error| source.error(&error))?;
+                .await
+                .map_err(|error| source.error(&error))?;
             Ok(false)
         }
         Err(error) => Err(source.error(&error)),

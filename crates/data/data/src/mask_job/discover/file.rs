@@ -13,7 +13,7 @@ use sealwire_mask_rules::{Rules, Target, Unknown};
 
 use super::parquet::discover_parquet;
 use crate::mask_job::batch::Batch;
-use crate::mask_job::chunker::Cutter;
+use crate::mask_job::chunker::ChunkReader;
 use crate::mask_job::error::JobError;
 use crate::mask_job::file_format::FileFormat;
 use crate::mask_job::limits::Limits;
@@ -21,10 +21,9 @@ use crate::mask_job::output::Input;
 use crate::mask_job::plan::{Plan, Step};
 use crate::mask_job::report::{Progress, RunningReport};
 use crate::mask_job::scan::csv::Columns;
-use crate::mask_job::scan::json::{Memory, Scan, Shown};
+use crate::mask_job::scan::json::{ItemKind, Memory, Scan, Visitor};
 use crate::mask_job::scan::text::unescaped;
 use crate::mask_job::scan::tree::{NodeId, Tree};
-use crate::mask_job::scan::{Fault, place};
 
 /// Maximum number of bytes of a file that are read.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -61,7 +60,7 @@ impl Documents {
         }
     }
 
-    fn add(&mut self, tree: &Tree, node: NodeId, raw: &[u8]) {
+    fn add_value(&mut self, tree: &Tree, node: NodeId, raw: &[u8]) {
         // The tree starts anew when it has too many nodes.
         if tree.count() < self.nodes {
             self.by_node.clear();
@@ -78,7 +77,7 @@ impl Documents {
                         Step::Index(_) => PathPart::Any,
                     })
                     .collect();
-                let at = self.field(parts);
+                let at = self.field_index(parts);
                 self.by_node.insert(node, at);
                 at
             }
@@ -98,7 +97,7 @@ impl Documents {
         self.samples[at].1.add(r#type, &text);
     }
 
-    fn field(&mut self, parts: Vec<PathPart>) -> Option<usize> {
+    fn field_index(&mut self, parts: Vec<PathPart>) -> Option<usize> {
         if let Some(at) = self.by_path.get(&parts) {
             return Some(*at);
         }
@@ -119,30 +118,32 @@ impl Documents {
     }
 
     /// Scans one JSON document. Invalid JSON is skipped.
-    pub(crate) fn scan(
+    pub(crate) fn scan_document(
         &mut self,
         text: &[u8],
         memory: &mut Memory,
         plan: &Plan,
-        ledger: &RunningReport,
+        running_report: &RunningReport,
     ) {
         let mut batch = Batch::new(Limits::default());
-        let mut show = |tree: &mut Tree, node: NodeId, shown: Shown, raw: &[u8]| {
-            if shown == Shown::Leaf {
-                self.add(tree, node, raw);
-            }
-        };
-        if let Ok(mut scan) = Scan::new(text, plan, ledger, memory, &mut batch) {
-            scan.visitor = Some(&mut show);
-            let _ = scan.document(0);
+        if let Ok(scan) = Scan::new(text, plan, running_report, memory, &mut batch) {
+            let _ = scan.with_visitor(self).scan_document(0);
         }
     }
 
     /// Merges the fields of maps, whose keys are data.
-    pub(crate) fn merged(self) -> MergedDocuments {
+    pub(crate) fn merge(self) -> MergedDocuments {
         MergedDocuments {
             merged: merge_maps(self.samples),
             is_full: self.is_full,
+        }
+    }
+}
+
+impl Visitor for Documents {
+    fn visit(&mut self, tree: &mut Tree, node: NodeId, kind: ItemKind, raw: &[u8]) {
+        if kind == ItemKind::Leaf {
+            self.add_value(tree, node, raw);
         }
     }
 }
@@ -176,39 +177,33 @@ fn discover_text(
     let plan = Plan::new(Arc::new(
         rules.map_err(|error| JobError::Plan(error.to_string()))?,
     ));
-    let ledger = RunningReport::default();
+    let running_report = RunningReport::default();
     let name = path.display().to_string();
     let file = File::open(path).map_err(JobError::io(path))?;
     let length = file.metadata().map_err(JobError::io(path))?.len();
-    progress.expect(length.min(FILE_BYTES_MAX), 0);
+    progress.set_totals(length.min(FILE_BYTES_MAX), 0);
+
     let limits = Limits {
         chunk_bytes: CHUNK_BYTES,
         ..Limits::default()
     };
-    let mut cutter = Cutter::new(file, format.cut(), limits, name.clone());
-    let (mut memory, mut columns) = (Memory::new(), None);
+    let mut cutter = ChunkReader::new(file, format.record_boundary(), limits, name.clone());
+    let mut memory = Memory::new();
+    let mut columns = None;
     let mut documents = Documents::new(options);
     let mut cells: Vec<(String, Sample)> = Vec::new();
     let mut read_bytes = 0;
     while let Some(chunk) = cutter.next()? {
-        let broken = |fault: Fault| {
-            let (line, column) = place(&chunk.bytes, chunk.first_line, fault.at);
-            JobError::Broken {
-                name: name.clone(),
-                line,
-                column,
-                what: fault.what,
-            }
-        };
         if let FileFormat::Csv { delimiter } = format {
-            let mut begin = chunk.skipped;
+            let mut start = chunk.skipped;
             let columns = match &columns {
                 Some(columns) => columns,
                 None => {
-                    let read = Columns::read(&chunk.bytes, begin, delimiter, &plan, &ledger)
-                        .map_err(broken)?;
+                    let read =
+                        Columns::read(&chunk.bytes, start, delimiter, &plan, &running_report)
+                            .map_err(|error| error.in_chunk(&name, &chunk))?;
                     let (read, end) = read.map_err(JobError::Plan)?;
-                    begin = end;
+                    start = end;
                     for (at, name) in read.names().enumerate() {
                         if is_value_like(name) {
                             return Err(JobError::Plan(format!(
@@ -227,39 +222,32 @@ fn discover_text(
                     columns.insert(read)
                 }
             };
-            let mut show = |at: usize, _: &str, _, text: &str| {
+            let scanned = columns.values(&chunk.bytes, start, &mut |at, _, _, text| {
                 if let Some((_, sample)) = cells.get_mut(at) {
                     sample.add(ValueType::Text, text);
                 }
-            };
-            columns
-                .values(&chunk.bytes, begin, &mut show)
-                .map_err(broken)?;
+            });
+            scanned.map_err(|error| error.in_chunk(&name, &chunk))?;
         } else {
             let mut batch = Batch::new(limits);
-            let mut show = |tree: &mut Tree, node: NodeId, shown: Shown, raw: &[u8]| {
-                if shown == Shown::Leaf {
-                    documents.add(tree, node, raw);
-                }
-            };
-            let mut scan =
-                Scan::new(&chunk.bytes, &plan, &ledger, &mut memory, &mut batch).map_err(broken)?;
-            scan.visitor = Some(&mut show);
-            let scanned = match format {
-                FileFormat::Ndjson => scan.lines(chunk.skipped),
-                _ if chunk.is_array => {
-                    scan.elements(chunk.skipped, chunk.first_record, chunk.is_last)
-                }
-                _ => scan.document(chunk.skipped),
-            };
-            scanned.map_err(broken)?;
+            Scan::new(
+                &chunk.bytes,
+                &plan,
+                &running_report,
+                &mut memory,
+                &mut batch,
+            )
+            .and_then(|scan| scan.with_visitor(&mut documents).scan_chunk(format, &chunk))
+            .map_err(|error| error.in_chunk(&name, &chunk))?;
         }
+
         read_bytes += chunk.bytes.len() as u64;
         progress.add(chunk.bytes.len() as u64, 0);
         if read_bytes >= FILE_BYTES_MAX || documents.is_full {
             break;
         }
     }
+
     let mut discovery = Discovery {
         read_whole: read_bytes >= length,
         ..Discovery::default()
@@ -270,17 +258,18 @@ fn discover_text(
             "only the first {mib} MiB were read; later values can need other functions"
         ));
     }
+
+    let stem = path
+        .file_stem()
+        .map(|stem| stem.to_string_lossy().into_owned())
+        .unwrap_or_default();
     if let FileFormat::Csv { .. } = format {
-        let table = path
-            .file_stem()
-            .map(|stem| stem.to_string_lossy().into_owned())
-            .unwrap_or_default();
         discovery.fields = cells
             .into_iter()
             .map(|(name, sample)| {
                 let target = Target::Column(name.clone());
                 decide_field(
-                    (&name, &table),
+                    (&name, &stem),
                     target,
                     name.clone(),
                     &sample,
@@ -291,14 +280,11 @@ fn discover_text(
             .collect();
         return Ok(discovery);
     }
-    let stem = path
-        .file_stem()
-        .map(|stem| stem.to_string_lossy().into_owned())
-        .unwrap_or_default();
+
     let MergedDocuments {
         merged: MergedFields { fields, maps },
         is_full,
-    } = documents.merged();
+    } = documents.merge();
     if is_full {
         let note =
             format!("more than {PATHS_MAX} distinct paths: the rest of the file was not read");

@@ -9,7 +9,7 @@ use sealwire_mask_rules::Rules;
 
 use super::{Check, LeakLimits, LeakReport};
 use crate::mask_job::batch::Batch;
-use crate::mask_job::chunker::Cutter;
+use crate::mask_job::chunker::ChunkReader;
 use crate::mask_job::error::JobError;
 use crate::mask_job::file_format::FileFormat;
 use crate::mask_job::limits::Limits;
@@ -18,10 +18,9 @@ use crate::mask_job::parquet::verify as parquet;
 use crate::mask_job::plan::Plan;
 use crate::mask_job::report::{Progress, RunningReport};
 use crate::mask_job::scan::csv::Columns;
-use crate::mask_job::scan::json::{Memory, Scan, Shown};
+use crate::mask_job::scan::json::{ItemKind, Memory, Scan, Visitor};
 use crate::mask_job::scan::text::unescaped;
 use crate::mask_job::scan::tree::{NodeId, PathRule, Tree};
-use crate::mask_job::scan::{Fault, place};
 
 /// Checks `target` for originals of the values that `rules` mask in `source`. Blocks while it reads
 /// both files once, or several times if there are many values.
@@ -41,44 +40,47 @@ pub fn verify_files(
     if format == FileFormat::Parquet {
         return parquet::verify(source, target, check, limits, progress);
     }
-    let (source, target) = (source.text_file()?, target.text_file()?);
-    let length = |path: &Path| {
-        path.metadata()
-            .map(|it| it.len())
-            .map_err(JobError::io(path))
-    };
-    let bytes = length(source)? + length(target)?;
+    let source = source.text_file()?;
+    let target = target.text_file()?;
+    let bytes = file_length(source)? + file_length(target)?;
+
     for pass in 1.. {
-        progress.expect(bytes * u64::from(pass), 0);
+        progress.set_totals(bytes * u64::from(pass), 0);
         let reading = Reading {
             format,
             limits,
             progress,
         };
-        let ledger = RunningReport::default();
+        let running_report = RunningReport::default();
         let mut fields = Fields::default();
-        reading.read(source, &mut check, &ledger, |check, field, text| {
-            if field.shown == Shown::Key {
+        reading.read(source, &mut check, &running_report, |check, field, text| {
+            if field.kind == ItemKind::Key {
                 return;
             }
             if let Some((rule, name)) = field.rule(check.plan(), text) {
-                let at = fields.of(&name, rule, check);
-                check.original(at, text);
+                let at = fields.lookup(&name, rule, check);
+                check.add_original(at, text);
             }
         })?;
         let mut fields = Names::default();
-        reading.read(target, &mut check, &ledger, |check, field, text| {
-            let (name, numbers) = fields.of(&field, check);
-            match field.shown {
-                Shown::Leaf => check.seen(name, numbers, text),
-                Shown::Key => check.seen_key(name, text),
+        reading.read(target, &mut check, &running_report, |check, field, text| {
+            let (name, numbers) = fields.lookup(&field, check);
+            match field.kind {
+                ItemKind::Leaf => check.check_value(name, numbers, text),
+                ItemKind::Key => check.check_key(name, text),
             }
         })?;
         if !check.end_pass() {
-            return Ok(check.report(pass));
+            return Ok(check.into_report(pass));
         }
     }
     Ok(LeakReport::default())
+}
+
+fn file_length(path: &Path) -> Result<u64, JobError> {
+    path.metadata()
+        .map(|metadata| metadata.len())
+        .map_err(JobError::io(path))
 }
 
 /// A value or key of a file, with its field.
@@ -88,7 +90,7 @@ struct FoundItem<'t> {
     name: Name<'t>,
     /// A number that identifies the name.
     label: u32,
-    shown: Shown,
+    kind: ItemKind,
 }
 
 enum Name<'t> {
@@ -122,11 +124,11 @@ struct Fields {
 }
 
 impl Fields {
-    fn of(&mut self, (label, name): &(u32, String), rule: usize, check: &mut Check) -> usize {
+    fn lookup(&mut self, (label, name): &(u32, String), rule: usize, check: &mut Check) -> usize {
         *self
             .known
             .entry((*label, rule))
-            .or_insert_with(|| check.field(name, rule))
+            .or_insert_with(|| check.field_number(name, rule))
     }
 }
 
@@ -137,9 +139,9 @@ struct Names {
 }
 
 impl Names {
-    fn of(&mut self, met: &FoundItem<'_>, check: &Check) -> (&str, &[usize]) {
-        let entry = self.known.entry(met.label).or_insert_with(|| {
-            let name = met.name();
+    fn lookup(&mut self, item: &FoundItem<'_>, check: &Check) -> (&str, &[usize]) {
+        let entry = self.known.entry(item.label).or_insert_with(|| {
+            let name = item.name();
             let numbers = check.fields_named(&name);
             (name, numbers)
         });
@@ -154,83 +156,64 @@ struct Reading<'p> {
 }
 
 impl Reading<'_> {
-    /// Calls `met` for every key and every value of a file except nulls.
+    /// Calls `visit` for every key and every value of a file except nulls.
     fn read(
         &self,
         path: &Path,
         check: &mut Check,
-        ledger: &RunningReport,
-        mut met: impl FnMut(&mut Check, FoundItem<'_>, &str),
+        running_report: &RunningReport,
+        mut visit: impl FnMut(&mut Check, FoundItem<'_>, &str),
     ) -> Result<(), JobError> {
         let plan = Arc::clone(check.plan());
         let name = path.display().to_string();
         let file = File::open(path).map_err(JobError::io(path))?;
-        let mut cutter = Cutter::new(file, self.format.cut(), self.limits, name.clone());
-        let (mut memory, mut columns) = (Memory::new(), None);
+        let mut cutter = ChunkReader::new(
+            file,
+            self.format.record_boundary(),
+            self.limits,
+            name.clone(),
+        );
+        let mut memory = Memory::new();
+        let mut columns = None;
         while let Some(chunk) = cutter.next()? {
-            let broken = |fault: Fault| {
-                let (line, column) = place(&chunk.bytes, chunk.first_line, fault.at);
-                JobError::Broken {
-                    name: name.clone(),
-                    line,
-                    column,
-                    what: fault.what,
-                }
-            };
             if let FileFormat::Csv { delimiter } = self.format {
-                let mut begin = chunk.skipped;
+                let mut start = chunk.skipped;
                 let columns = match &columns {
                     Some(columns) => columns,
                     None => {
-                        let read = Columns::read(&chunk.bytes, begin, delimiter, &plan, ledger)
-                            .map_err(broken)?;
+                        let read =
+                            Columns::read(&chunk.bytes, start, delimiter, &plan, running_report)
+                                .map_err(|error| error.in_chunk(&name, &chunk))?;
                         let (read, end) = read.map_err(JobError::Plan)?;
-                        begin = end;
+                        start = end;
                         columns.insert(read)
                     }
                 };
-                let mut show = |at: usize, name: &str, verdict: PathRule, text: &str| {
-                    met(
-                        check,
-                        FoundItem {
+                let scanned =
+                    columns.values(&chunk.bytes, start, &mut |at, name, verdict, text| {
+                        let item = FoundItem {
                             verdict,
                             name: Name::Column(name),
                             label: at as u32,
-                            shown: Shown::Leaf,
-                        },
-                        text,
-                    );
-                };
-                columns
-                    .values(&chunk.bytes, begin, &mut show)
-                    .map_err(broken)?;
+                            kind: ItemKind::Leaf,
+                        };
+                        visit(check, item, text);
+                    });
+                scanned.map_err(|error| error.in_chunk(&name, &chunk))?;
             } else {
                 let mut batch = Batch::new(self.limits);
-                let mut show = |tree: &mut Tree, node: NodeId, shown: Shown, raw: &[u8]| {
-                    let verdict = tree.verdict(node, &plan, ledger);
-                    let label = tree.name_label(node, &plan, ledger);
-                    met(
-                        check,
-                        FoundItem {
-                            verdict,
-                            name: Name::Node(tree, node),
-                            label,
-                            shown,
-                        },
-                        &text(raw),
-                    );
+                let mut visitor = ItemVisitor {
+                    plan: &plan,
+                    running_report,
+                    check,
+                    visit: &mut visit,
                 };
-                let mut scan = Scan::new(&chunk.bytes, &plan, ledger, &mut memory, &mut batch)
-                    .map_err(broken)?;
-                scan.visitor = Some(&mut show);
-                let scanned = match self.format {
-                    FileFormat::Ndjson => scan.lines(chunk.skipped),
-                    _ if chunk.is_array => {
-                        scan.elements(chunk.skipped, chunk.first_record, chunk.is_last)
-                    }
-                    _ => scan.document(chunk.skipped),
-                };
-                scanned.map_err(broken)?;
+                Scan::new(&chunk.bytes, &plan, running_report, &mut memory, &mut batch)
+                    .and_then(|scan| {
+                        scan.with_visitor(&mut visitor)
+                            .scan_chunk(self.format, &chunk)
+                    })
+                    .map_err(|error| error.in_chunk(&name, &chunk))?;
             }
             self.progress.add(chunk.bytes.len() as u64, 0);
         }
@@ -238,8 +221,30 @@ impl Reading<'_> {
     }
 }
 
+/// Passes the keys and values of JSON documents to a callback.
+struct ItemVisitor<'a, F> {
+    plan: &'a Plan,
+    running_report: &'a RunningReport,
+    check: &'a mut Check,
+    visit: &'a mut F,
+}
+
+impl<F: FnMut(&mut Check, FoundItem<'_>, &str)> Visitor for ItemVisitor<'_, F> {
+    fn visit(&mut self, tree: &mut Tree, node: NodeId, kind: ItemKind, raw: &[u8]) {
+        let verdict = tree.verdict(node, self.plan, self.running_report);
+        let label = tree.name_label(node, self.plan, self.running_report);
+        let item = FoundItem {
+            verdict,
+            name: Name::Node(tree, node),
+            label,
+            kind,
+        };
+        (self.visit)(self.check, item, &scalar_text(raw));
+    }
+}
+
 /// Returns the text of a JSON scalar.
-fn text(raw: &[u8]) -> Cow<'_, str> {
+fn scalar_text(raw: &[u8]) -> Cow<'_, str> {
     match raw.first() {
         Some(b'"') => unescaped(&raw[1..raw.len() - 1]).unwrap_or(String::from_utf8_lossy(raw)),
         _ => String::from_utf8_lossy(raw),

@@ -20,72 +20,74 @@ pub(super) enum Piece {
     Word,
 }
 
-/// Calls `show` for every piece of a text except the whole text, possibly more than once per piece.
-pub(super) fn each(text: &str, show: &mut dyn FnMut(&str, Piece)) {
+/// Calls `visit` for every piece of a text except the whole text, possibly more than once per piece.
+pub(super) fn for_each_piece(text: &str, visit: &mut dyn FnMut(&str, Piece)) {
     if text.bytes().any(|byte| {
         byte.is_ascii_whitespace() || !byte.is_ascii() || is_separator(byte) || is_colon(byte)
     }) {
-        words(text, show);
-        values(text, NESTED_MAX, show);
+        for_each_word(text, visit);
+        for_each_value(text, NESTED_MAX, visit);
     }
 }
 
-/// Calls `show` for the elements of a JSON or PostgreSQL array. Objects are left out: their keys
+/// Calls `visit` for the elements of a JSON or PostgreSQL array. Objects are left out: their keys
 /// name the values, which can be anything.
-pub(super) fn elements(text: &str, show: &mut dyn FnMut(&str)) {
+pub(super) fn for_each_element(text: &str, visit: &mut dyn FnMut(&str)) {
     let text = text.trim();
     let is_array = (text.starts_with('{') && text.ends_with('}'))
         || (text.starts_with('[') && text.ends_with(']'));
     let mut is_document = false;
     if is_array {
-        tokens(text, &mut |token| {
+        for_each_token(text, &mut |token| {
             is_document |= matches!(token, LeakToken::Quoted { is_key: true, .. })
         });
     }
     if is_array && !is_document {
-        tokens(text, &mut |token| match token {
-            LeakToken::Bare(element) => show(element),
-            LeakToken::Quoted { inside, .. } => show(&meant(inside)),
+        for_each_token(text, &mut |token| match token {
+            LeakToken::Bare(element) => visit(element),
+            LeakToken::Quoted { inside, .. } => visit(&decode_quoted(inside)),
         });
     }
 }
 
-fn words(text: &str, show: &mut dyn FnMut(&str, Piece)) {
-    let mut word = |word: &str| {
-        show(word, Piece::Word);
-        let trimmed = word.trim_matches(|c: char| c.is_ascii_punctuation());
-        if trimmed.len() != word.len() {
-            show(trimmed, Piece::Word);
-        }
-    };
-    for blank_free in text
+fn for_each_word(text: &str, visit: &mut dyn FnMut(&str, Piece)) {
+    for word in text
         .split_ascii_whitespace()
         .flat_map(str::split_whitespace)
     {
-        word(blank_free);
-        for part in blank_free.split(|c: char| c.is_ascii() && is_separator(c as u8)) {
-            if part.len() != blank_free.len() {
-                word(part);
+        visit_word(word, visit);
+        for part in word.split(|c: char| c.is_ascii() && is_separator(c as u8)) {
+            if part.len() != word.len() {
+                visit_word(part, visit);
             }
             if part.bytes().any(is_colon) {
                 part.split(|c: char| c.is_ascii() && is_colon(c as u8))
-                    .for_each(&mut word);
+                    .for_each(|part| visit_word(part, visit));
             }
         }
     }
 }
 
-fn values(text: &str, nested: usize, show: &mut dyn FnMut(&str, Piece)) {
-    tokens(text, &mut |token| match token {
-        LeakToken::Bare(element) => show(element, Piece::Value),
+/// Calls `visit` for a word, and for the word without surrounding punctuation.
+fn visit_word(word: &str, visit: &mut dyn FnMut(&str, Piece)) {
+    visit(word, Piece::Word);
+    let trimmed = word.trim_matches(|c: char| c.is_ascii_punctuation());
+    if trimmed.len() != word.len() {
+        visit(trimmed, Piece::Word);
+    }
+}
+
+fn for_each_value(text: &str, nested: usize, visit: &mut dyn FnMut(&str, Piece)) {
+    for_each_token(text, &mut |token| match token {
+        LeakToken::Bare(element) => visit(element, Piece::Value),
         LeakToken::Quoted { inside, .. } => {
-            let value = meant(inside);
-            show(&value, Piece::Value);
+            let value = decode_quoted(inside);
+            visit(&value, Piece::Value);
             if matches!(value, Cow::Owned(_)) {
-                words(&value, show);
+                for_each_word(&value, visit);
             }
             if nested > 0 {
-                values(&value, nested - 1, show);
+                for_each_value(&value, nested - 1, visit);
             }
         }
     });
@@ -99,7 +101,7 @@ enum LeakToken<'t> {
     Bare(&'t str),
 }
 
-fn tokens<'t>(text: &'t str, show: &mut dyn FnMut(LeakToken<'t>)) {
+fn for_each_token<'t>(text: &'t str, visit: &mut dyn FnMut(LeakToken<'t>)) {
     let text = text.trim();
     let is_row = text.starts_with('(') && text.ends_with(')');
     let is_whole = is_row
@@ -115,15 +117,15 @@ fn tokens<'t>(text: &'t str, show: &mut dyn FnMut(LeakToken<'t>)) {
                 .map(str::trim);
             elements
                 .filter(|element| !element.is_empty())
-                .for_each(|element| show(LeakToken::Bare(element)));
+                .for_each(|element| visit(LeakToken::Bare(element)));
         }
         let Some(quote) = quote else { return };
         let inside = &rest[quote + 1..];
-        let Some(end) = closing(inside.as_bytes(), is_row) else {
+        let Some(end) = closing_quote(inside.as_bytes(), is_row) else {
             return;
         };
         rest = &inside[end + 1..];
-        show(LeakToken::Quoted {
+        visit(LeakToken::Quoted {
             inside: &inside[..end],
             is_key: rest.trim_start().starts_with(':'),
         });
@@ -132,7 +134,7 @@ fn tokens<'t>(text: &'t str, show: &mut dyn FnMut(LeakToken<'t>)) {
 
 /// Returns the position of the closing quote of a string. In a row, two quotes stand for one quote
 /// in the string.
-fn closing(inside: &[u8], is_row: bool) -> Option<usize> {
+fn closing_quote(inside: &[u8], is_row: bool) -> Option<usize> {
     let mut at = 0;
     loop {
         at += memchr::memchr2(b'"', b'\\', inside.get(at..)?)?;
@@ -144,7 +146,7 @@ fn closing(inside: &[u8], is_row: bool) -> Option<usize> {
 }
 
 /// Decodes the inside of a quoted string.
-fn meant(inside: &str) -> Cow<'_, str> {
+fn decode_quoted(inside: &str) -> Cow<'_, str> {
     let escapes_ascii = inside
         .as_bytes()
         .windows(2)

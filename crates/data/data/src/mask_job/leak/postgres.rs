@@ -10,7 +10,7 @@ use tokio_postgres::Client;
 use super::{Check, LeakLimits, LeakReport};
 use crate::mask_job::error::JobError;
 use crate::mask_job::plan::Plan;
-use crate::mask_job::postgres::sample::leaves;
+use crate::mask_job::postgres::sample::leaf_tables;
 use crate::mask_job::postgres::source::Snapshot;
 use crate::mask_job::postgres::target::reject_privileged_reader;
 use crate::mask_job::postgres::{Catalog, Database, Endpoint, KindScope, OURS, Table};
@@ -52,11 +52,11 @@ pub async fn verify_databases(
         of.reject_unknown_encoding(client).await?;
     }
     for row in other
-        .query(&unsearched(), &[])
+        .query(&unsearched_relations(), &[])
         .await
         .map_err(|error| target.error(&error))?
     {
-        check.skip(row.get(0), row.get(1));
+        check.skip_column(row.get(0), row.get(1));
     }
     let estimate: u64 = from
         .tables
@@ -65,27 +65,27 @@ pub async fn verify_databases(
         .map(|table| table.rows_estimated)
         .sum();
     for pass in 1.. {
-        progress.expect(0, estimate * u64::from(pass));
+        progress.set_totals(0, estimate * u64::from(pass));
         for table in &from.tables {
-            originals(reader, &source, table, &mut check, progress).await?;
+            add_originals(reader, &source, table, &mut check, progress).await?;
         }
         for table in &to.tables {
-            seen(other, &target, table, &mut check, progress).await?;
+            check_table(other, &target, table, &mut check, progress).await?;
         }
         for (place, text) in schema_texts(other, &target).await? {
-            check.seen_definition(&place, &text);
+            check.check_definition(&place, &text);
         }
         if !check.end_pass() {
-            read.unchanged(&source).await?;
-            searched.unchanged(&target).await?;
-            return Ok(check.report(pass));
+            read.check_unchanged(&source).await?;
+            searched.check_unchanged(&target).await?;
+            return Ok(check.into_report(pass));
         }
     }
     Ok(LeakReport::default())
 }
 
 /// Returns the SQL condition for relations whose rows are not searched, and why.
-fn unsearched() -> String {
+fn unsearched_relations() -> String {
     format!(
         "SELECT n.nspname || '.' || c.relname, CASE c.relkind WHEN 'm' THEN 'it is a materialized view, which derives from tables' \
              WHEN 'f' THEN 'it is a foreign table' ELSE 'it belongs to an extension' END \
@@ -145,7 +145,7 @@ enum Sensitive {
     No,
 }
 
-async fn originals(
+async fn add_originals(
     client: &Client,
     source: &Endpoint,
     table: &Table,
@@ -159,12 +159,12 @@ async fn originals(
         columns.push(
             match plan.column_rule(&[&table.schema, &table.name, &column.name]) {
                 Some(rule) if plan.keeps(rule) => Sensitive::No,
-                Some(rule) => Sensitive::Field(check.field(&name, rule)),
+                Some(rule) => Sensitive::Field(check.field_number(&name, rule)),
                 None if plan.has_kinds() && column.kinds == KindScope::Values => Sensitive::ByKind,
                 None => {
                     if plan.has_kinds() && column.kinds == KindScope::Unseen {
                         let type_text = &column.type_text;
-                        check.skip(
+                        check.skip_column(
                             &name,
                             &format!("rules by kind do not look into values of type {type_text}"),
                         );
@@ -180,14 +180,14 @@ async fn originals(
     each_value(client, source, table, progress, |at, text| {
         match columns[at] {
             Sensitive::No => {}
-            Sensitive::Field(field) => check.original(field, text),
+            Sensitive::Field(field) => check.add_original(field, text),
             Sensitive::ByKind => {
                 if let Some(rule) = plan.kind_rule(text).filter(|rule| !plan.keeps(*rule)) {
-                    let field = check.field(
+                    let field = check.field_number(
                         &format!("{}.{}", table.title(), table.columns[at].name),
                         rule,
                     );
-                    check.original(field, text);
+                    check.add_original(field, text);
                 }
             }
         }
@@ -195,7 +195,7 @@ async fn originals(
     .await
 }
 
-async fn seen(
+async fn check_table(
     client: &Client,
     target: &Endpoint,
     table: &Table,
@@ -213,19 +213,19 @@ async fn seen(
         .collect();
     for column in table.columns.iter().filter(|column| column.is_generated) {
         let name = format!("{}.{}", table.title(), column.name);
-        check.skip(
+        check.skip_column(
             &name,
             "generated: the server computes it from columns that are searched",
         );
     }
     each_value(client, target, table, progress, |at, text| {
         let (name, fields) = &columns[at];
-        check.seen(name, fields, text);
+        check.check_value(name, fields, text);
     })
     .await
 }
 
-/// Calls `show` for every value of a table except nulls, with the column's index and the text.
+/// Calls `visit` for every value of a table except nulls, with the column's index and the text.
 /// Generated columns are left out: COPY of a table does not return them, and any other statement
 /// could run functions of the table's owner.
 async fn each_value(
@@ -233,7 +233,7 @@ async fn each_value(
     of: &Endpoint,
     table: &Table,
     progress: &Progress,
-    mut show: impl FnMut(usize, &str),
+    mut visit: impl FnMut(usize, &str),
 ) -> Result<(), JobError> {
     let stored: Vec<usize> = (0..table.columns.len())
         .filter(|at| !table.columns[*at].is_generated)
@@ -242,7 +242,7 @@ async fn each_value(
         return Ok(());
     }
     let mut fields = Vec::new();
-    for leaf in leaves(client, of, table).await? {
+    for leaf in leaf_tables(client, of, table).await? {
         let sql = format!("COPY {leaf} {} TO STDOUT", table.column_list());
         let mut stream = pin!(
             client
@@ -252,14 +252,14 @@ async fn each_value(
         );
         while let Some(row) = stream.next().await {
             let row = row.map_err(|error| of.error(&error))?;
-            copy::row(&row, 0, &mut fields);
+            copy::split_row(&row, 0, &mut fields);
             for (at, span) in stored.iter().zip(&fields) {
                 let raw = &row[span.clone()];
                 if copy::is_null(raw) {
                     continue;
                 }
-                if let Some(text) = copy::text(raw, table.columns[*at].class) {
-                    show(*at, &text);
+                if let Some(text) = copy::decode_field(raw, table.columns[*at].class) {
+                    visit(*at, &text);
                 }
             }
             progress.add(row.len() as u64, 1);

@@ -14,20 +14,25 @@ fn check(function: &str, source: &[&str], target: &[&str], other: &[&str]) -> Le
     let run = |values_max| {
         let mut check = Check::new(Arc::clone(&plan), LeakLimits { values_max });
         for passes in 1.. {
-            let field = check.field("f", 0);
-            source.iter().for_each(|value| check.original(field, value));
+            let field = check.field_number("f", 0);
+            source
+                .iter()
+                .for_each(|value| check.add_original(field, value));
             let fields = check.fields_named("f");
             target
                 .iter()
-                .for_each(|value| check.seen("f", &fields, value));
-            other.iter().for_each(|value| check.seen("g", &[], value));
+                .for_each(|value| check.check_value("f", &fields, value));
+            other
+                .iter()
+                .for_each(|value| check.check_value("g", &[], value));
             if !check.end_pass() {
-                return check.report(passes);
+                return check.into_report(passes);
             }
         }
         unreachable!("passes end")
     };
-    let (one, many) = (run(1_000_000), run(3));
+    let one = run(1_000_000);
+    let many = run(3);
     assert_eq!(
         format!("{:?}", one.fields),
         format!("{:?}", many.fields),
@@ -121,7 +126,9 @@ fn fields_of_one_function_do_not_hide_the_originals_of_each_other() {
             .map(|n| format!("{:012}", n * 7_919))
             .collect::<Vec<_>>()
     };
-    let (of_f, of_g, masks) = (digits(10), digits(100), digits(1000));
+    let of_f = digits(10);
+    let of_g = digits(100);
+    let masks = digits(1000);
     for (function, expected) in [
         ("email", true),
         ("redact", true),
@@ -138,27 +145,35 @@ fn fields_of_one_function_do_not_hide_the_originals_of_each_other() {
         )));
         for is_swapped in [true, false] {
             let mut check = Check::new(Arc::clone(&plan), LeakLimits::default());
-            let (f, g) = (check.field("f", 0), check.field("g", 1));
-            of_f.iter().for_each(|value| check.original(f, value));
-            of_g.iter().for_each(|value| check.original(g, value));
+            let f = check.field_number("f", 0);
+            let g = check.field_number("g", 1);
+            of_f.iter().for_each(|value| check.add_original(f, value));
+            of_g.iter().for_each(|value| check.add_original(g, value));
             // Both also hold the constant, in source and target.
             for field in [f, g] {
-                check.original(field, "a longer constant");
-                check.original(field, "[redacted]");
+                check.add_original(field, "a longer constant");
+                check.add_original(field, "[redacted]");
             }
             let into_g = if is_swapped { &of_f } else { &masks };
-            masks.iter().for_each(|value| check.seen("f", &[f], value));
-            into_g.iter().for_each(|value| check.seen("g", &[g], value));
+            masks
+                .iter()
+                .for_each(|value| check.check_value("f", &[f], value));
+            into_g
+                .iter()
+                .for_each(|value| check.check_value("g", &[g], value));
             let constant = if function == "redact" {
                 "[redacted]"
             } else {
                 "a longer constant"
             };
-            if matches!(promise(plan.name(0)), Guarantee::Absent { constant: true }) {
-                check.seen("g", &[g], constant);
+            if matches!(
+                guarantee_of(plan.name(0)),
+                Guarantee::Absent { constant: true }
+            ) {
+                check.check_value("g", &[g], constant);
             }
             while check.end_pass() {}
-            let report = check.report(1);
+            let report = check.into_report(1);
             let found = &report.fields[f];
             assert_eq!(
                 found.elsewhere.contains(&"g".to_owned()),
@@ -218,16 +233,17 @@ fn originals_of_padded_columns_are_found_with_their_padding() {
 }
 
 #[test]
-fn an_original_of_two_fields_has_the_stronger_guarantee() {
+fn originals_of_two_fields_have_the_stronger_guarantee() {
     let text = "unknown = \"keep\"\n[[rule]]\ncolumn = \"f\"\nmask = 'fpe'\n[[rule]]\ncolumn = \"g\"\nmask = 'redact'\n";
     let plan = Arc::new(Plan::new(Arc::new(Rules::from_toml(text).expect("rules"))));
     let mut check = Check::new(plan, LeakLimits::default());
-    let (f, g) = (check.field("f", 0), check.field("g", 1));
-    (0..1_000).for_each(|n| check.original(f, &format!("{:012}", n * 7_919)));
-    (0..5).for_each(|n| check.original(g, &format!("{:012}", n * 7_919)));
-    check.seen("h", &[], "000000007919");
+    let f = check.field_number("f", 0);
+    let g = check.field_number("g", 1);
+    (0..1_000).for_each(|n| check.add_original(f, &format!("{:012}", n * 7_919)));
+    (0..5).for_each(|n| check.add_original(g, &format!("{:012}", n * 7_919)));
+    check.check_value("h", &[], "000000007919");
     check.end_pass();
-    let report = check.report(1);
+    let report = check.into_report(1);
     assert_eq!(
         (report.fields[f].verdict, report.fields[g].verdict),
         (LeakVerdict::Clean, LeakVerdict::Leak)
@@ -244,14 +260,14 @@ fn literals_of_definitions_are_found_behind_apostrophes() {
         let text = "unknown = \"keep\"\n[[rule]]\ncolumn = \"f\"\nmask = 'redact'\n";
         let plan = Arc::new(Plan::new(Arc::new(Rules::from_toml(text).expect("rules"))));
         let mut check = Check::new(plan, LeakLimits::default());
-        let field = check.field("f", 0);
-        check.original(field, "Johannes Meier");
-        check.original(field, "Anna O'Brien");
-        check.seen_definition("a definition", definition);
-        check.seen_definition("another", "DEFAULT 'Anna O''Brien'");
+        let field = check.field_number("f", 0);
+        check.add_original(field, "Johannes Meier");
+        check.add_original(field, "Anna O'Brien");
+        check.check_definition("a definition", definition);
+        check.check_definition("another", "DEFAULT 'Anna O''Brien'");
         check.end_pass();
         assert_eq!(
-            check.report(1).fields[field].found_elsewhere,
+            check.into_report(1).fields[field].found_elsewhere,
             2,
             "{definition}"
         );
@@ -445,7 +461,7 @@ fn originals_are_found_inside_structured_text() {
 }
 
 #[test]
-fn any_character_can_stand_behind_a_backslash() {
+fn backslashes_escape_any_character() {
     let found = check(
         "hash",
         &["Zoë \"Ike\" E."],
@@ -458,9 +474,9 @@ fn any_character_can_stand_behind_a_backslash() {
 proptest::proptest! {
     /// Texts with brackets, escapes and multi-byte characters.
     #[test]
-    fn any_text_can_be_taken_apart(text in "[\"\\\\{}()\\[\\],:=aëu0 ]{0,40}") {
-        pieces::each(&text, &mut |_, _| ());
-        pieces::elements(&text, &mut |_| ());
+    fn pieces_of_any_text_are_found_without_panic(text in "[\"\\\\{}()\\[\\],:=aëu0 ]{0,40}") {
+        pieces::for_each_piece(&text, &mut |_, _| ());
+        pieces::for_each_element(&text, &mut |_| ());
     }
 }
 

@@ -26,9 +26,9 @@ impl<V> TextWindow<V> {
         }
     }
 
-    /// Returns the entry of a hash and inserts `fresh` if it is missing. Returns `None` if another
-    /// pass covers the hash.
-    pub(crate) fn entry(&mut self, hash: u64, fresh: V) -> Option<&mut V> {
+    /// Returns the entry of a hash and inserts `new_entry` if it is missing. Returns `None` if
+    /// another pass covers the hash.
+    pub(crate) fn entry(&mut self, hash: u64, new_entry: V) -> Option<&mut V> {
         if !self.covers(hash) {
             return None;
         }
@@ -41,7 +41,7 @@ impl<V> TextWindow<V> {
                 return None;
             }
         }
-        Some(self.entries.entry(hash).or_insert(fresh))
+        Some(self.entries.entry(hash).or_insert(new_entry))
     }
 
     pub(crate) fn find(&mut self, hash: u64) -> Option<&mut V> {
@@ -102,13 +102,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_hash_has_exactly_one_turn() {
+    fn windows_cover_every_hash_exactly_once() {
         let hashes: Vec<u64> = (0..1_000_u64)
             .map(|at| at.wrapping_mul(0x9e37_79b9_7f4a_7c15))
             .collect();
         for entries_max in [1, 7, 100, 999, 1_000, 5_000] {
             let mut window = TextWindow::new(entries_max);
-            let (mut counted, mut turns) = (HashMap::new(), 0);
+            let mut counted = HashMap::new();
+            let mut passes = 0;
             loop {
                 for hash in hashes.iter().chain(&hashes) {
                     if let Some(entry) = window.entry(*hash, (*hash, 0)) {
@@ -118,15 +119,15 @@ mod tests {
                 assert!(window.entries.len() <= entries_max);
                 for (hash, count) in window.values() {
                     assert_eq!(*count, 2);
-                    assert_eq!(counted.insert(*hash, turns), None);
+                    assert_eq!(counted.insert(*hash, passes), None);
                 }
-                turns += 1;
+                passes += 1;
                 if !window.advance() {
                     break;
                 }
             }
             assert_eq!(counted.len(), hashes.len(), "{entries_max}");
-            assert!(entries_max < hashes.len() || turns == 1);
+            assert!(entries_max < hashes.len() || passes == 1);
         }
     }
 }

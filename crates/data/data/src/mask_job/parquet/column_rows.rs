@@ -91,7 +91,7 @@ impl<'a> ColumnRows<'a> {
 
     /// Reads up to `records` rows, as many as fit a batch. Returns the number of rows that can be
     /// taken, at least one unless the chunk ends.
-    pub(super) fn fill(&mut self, records: usize) -> Result<usize, RowsError> {
+    pub(super) fn read_rows(&mut self, records: usize) -> Result<usize, RowsError> {
         while self.waiting.records < records {
             let is_full = self.bytes >= self.limits.batch_bytes_max
                 || self.waiting.entries - self.taken.1 >= self.limits.batch_values_max;
@@ -109,15 +109,15 @@ impl<'a> ColumnRows<'a> {
             } else {
                 by_bytes.clamp(1, records - self.waiting.records)
             };
-            if !self.read(step)? {
+            if !self.read_page(step)? {
                 break;
             }
         }
-        self.fitting(records)
+        self.count_fitting(records)
     }
 
     /// Reads up to `records` rows of one page. Returns false if the chunk ends.
-    fn read(&mut self, records: usize) -> Result<bool, RowsError> {
+    fn read_page(&mut self, records: usize) -> Result<bool, RowsError> {
         let Rows { values, levels, .. } = &mut self.waiting;
         let before = (
             values.len(),
@@ -129,7 +129,7 @@ impl<'a> ColumnRows<'a> {
             read(&mut self.reader, records, levels, values)
         }));
         let (records, entries) = read.map_err(|_| invalid("its pages are invalid"))??;
-        self.check(before, entries)?;
+        self.check_levels(before, entries)?;
         let values = &self.waiting.values;
         self.bytes += (before.0..values.len())
             .map(|at| values.value_bytes(at))
@@ -148,7 +148,7 @@ impl<'a> ColumnRows<'a> {
     }
 
     /// Checks that the levels that were read fit their values.
-    fn check(
+    fn check_levels(
         &self,
         (values, definitions, repetitions): (usize, usize, usize),
         entries: usize,
@@ -158,19 +158,19 @@ impl<'a> ColumnRows<'a> {
             levels,
             ..
         } = &self.waiting;
-        let (definition_max, repetition_max) = (self.leaf.definition_max, self.leaf.repetition_max);
-        let (definitions, repetitions) = (
-            &levels.definitions[definitions..],
-            &levels.repetitions[repetitions..],
-        );
+        let definition_max = self.leaf.definition_max;
+        let repetition_max = self.leaf.repetition_max;
+        let definitions = &levels.definitions[definitions..];
+        let repetitions = &levels.repetitions[repetitions..];
+
         let values_of_levels = match definition_max {
             0 => entries,
             max => definitions.iter().filter(|level| **level == max).count(),
         };
         let is_complete = (definition_max == 0 || definitions.len() == entries)
             && (repetition_max == 0 || repetitions.len() == entries);
-        // The library decodes as many bits as the greatest level has. Its writer relies on levels
-        // within their range.
+        // The library decodes as many bits as the greatest level has. The writer of the library
+        // relies on levels within their range.
         let is_in_range = definitions
             .iter()
             .all(|level| (0..=definition_max).contains(level))
@@ -187,15 +187,18 @@ impl<'a> ColumnRows<'a> {
     }
 
     /// Returns the number of waiting rows that fit a batch.
-    fn fitting(&self, records: usize) -> Result<usize, RowsError> {
-        let (mut fit, mut bytes, mut row) = (0, 0, (0, 0));
+    fn count_fitting(&self, records: usize) -> Result<usize, RowsError> {
+        let mut fit = 0;
+        let mut bytes = 0;
+        let mut row = (0, 0);
         let (mut value, first) = self.taken;
         let complete = self.waiting.records.min(records);
         let mut entry = first;
         while fit < complete {
             // Find the end of the next row.
-            let begun = entry;
-            while entry < self.waiting.entries && (entry == begun || self.continues_row(entry)) {
+            let row_start = entry;
+            while entry < self.waiting.entries && (entry == row_start || self.continues_row(entry))
+            {
                 if self.is_value(entry) {
                     row.0 += self.waiting.values.value_bytes(value);
                     value += 1;
@@ -216,7 +219,8 @@ impl<'a> ColumnRows<'a> {
             if fit > 0 && is_full {
                 break;
             }
-            (fit, row) = (fit + 1, (0, 0));
+            fit += 1;
+            row = (0, 0);
         }
         Ok(fit)
     }
@@ -233,15 +237,18 @@ impl<'a> ColumnRows<'a> {
     /// Takes rows that are complete.
     pub(super) fn take(&mut self, records: usize) -> Rows {
         let (first_value, first) = self.taken;
-        let (mut entry, mut value) = (first, first_value);
+        let mut entry = first;
+        let mut value = first_value;
         for _ in 0..records {
-            let begun = entry;
-            while entry < self.waiting.entries && (entry == begun || self.continues_row(entry)) {
+            let row_start = entry;
+            while entry < self.waiting.entries && (entry == row_start || self.continues_row(entry))
+            {
                 value += usize::from(self.is_value(entry));
                 entry += 1;
             }
         }
         let entries = entry - first;
+
         if first == 0 && entry == self.waiting.entries {
             self.bytes = 0;
             let empty = self.waiting.values.range(0..0);
@@ -256,15 +263,13 @@ impl<'a> ColumnRows<'a> {
                 entries,
             };
         }
-        let part = |levels: &[i16]| levels.get(first..entry).map_or(Vec::new(), <[i16]>::to_vec);
-        let levels = Levels {
-            definitions: part(&self.waiting.levels.definitions),
-            repetitions: part(&self.waiting.levels.repetitions),
-        };
+
+        let levels = self.waiting.levels.range(first..entry);
         let values = self.waiting.values.range(first_value..value);
         self.bytes -= values.bytes();
         self.waiting.records -= records;
         self.taken = (value, entry);
+
         // Returned rows are dropped once they are more than half of all rows, so that each value is
         // copied at most once.
         if entry * 2 > self.waiting.entries {

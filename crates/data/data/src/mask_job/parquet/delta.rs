@@ -5,7 +5,7 @@
 //! lengths. A page in `DELTA_BYTE_ARRAY` can announce values that are far longer than the page. So
 //! the longest length is determined before any value is decoded.
 
-use super::thrift::{varint, zigzag};
+use super::thrift::{take_varint, take_zigzag};
 
 /// Maximum number of values of a page in these encodings. The `parquet` crate needs eight bytes for
 /// each value, so 128 MiB in all.
@@ -15,14 +15,14 @@ const BLOCK_VALUES_MAX: u64 = 1 << 20;
 
 /// Checks the header of a stream of `DELTA_BINARY_PACKED` numbers.
 pub(super) fn check_numbers(data: &[u8]) -> Option<()> {
-    Stream::begin(data).map(drop)
+    Stream::read_header(data).map(drop)
 }
 
 /// Checks the values of a page in `DELTA_LENGTH_BYTE_ARRAY`. The page has at most `values_max`
 /// values.
 pub(super) fn check_lengths(data: &[u8], values_max: usize) -> Option<()> {
     let mut bytes = 0_usize;
-    let (_, end) = lengths(data, values_max, |length| {
+    let (_, end) = read_lengths(data, values_max, |length| {
         bytes = bytes.checked_add(length)?;
         Some(())
     })?;
@@ -33,13 +33,16 @@ pub(super) fn check_lengths(data: &[u8], values_max: usize) -> Option<()> {
 /// Returns the length of the longest value.
 pub(super) fn longest_value(data: &[u8], values_max: usize) -> Option<usize> {
     let mut prefixes = Vec::new();
-    let (count, end) = lengths(data, values_max, |length| {
+    let (count, end) = read_lengths(data, values_max, |length| {
         prefixes.push(u32::try_from(length).ok()?);
         Some(())
     })?;
     let suffixes = &data[end..];
-    let (mut at, mut length_before, mut longest, mut bytes) = (0, 0, 0, 0_usize);
-    let (count_of_suffixes, end) = lengths(suffixes, values_max, |length| {
+    let mut at = 0;
+    let mut length_before = 0;
+    let mut longest = 0;
+    let mut bytes = 0_usize;
+    let (count_of_suffixes, end) = read_lengths(suffixes, values_max, |length| {
         let prefix = *prefixes.get(at)? as usize;
         (prefix <= length_before).then_some(())?;
         length_before = prefix.checked_add(length)?;
@@ -51,38 +54,40 @@ pub(super) fn longest_value(data: &[u8], values_max: usize) -> Option<usize> {
     (count == count_of_suffixes && bytes <= suffixes.len() - end).then_some(longest)
 }
 
-/// Calls `met` with each length of a stream. Returns the number of lengths, and the length of the
+/// Calls `visit` with each length of a stream. Returns the number of lengths, and the length of the
 /// stream in bytes.
-fn lengths(
+fn read_lengths(
     data: &[u8],
     values_max: usize,
-    mut met: impl FnMut(usize) -> Option<()>,
+    mut visit: impl FnMut(usize) -> Option<()>,
 ) -> Option<(usize, usize)> {
-    let mut stream = Stream::begin(data)?;
+    let mut stream = Stream::read_header(data)?;
     let count = usize::try_from(stream.values)
         .ok()
         .filter(|count| *count <= values_max.min(VALUES_MAX))?;
     let mut last = i32::try_from(stream.first).ok()?;
     let mut left = count;
     if left > 0 {
-        met(usize::try_from(last).ok()?)?;
+        visit(usize::try_from(last).ok()?)?;
         left -= 1;
     }
     while left > 0 {
-        let delta_min = i32::try_from(zigzag(&mut stream.data)?).ok()?;
-        let widths = stream.bytes(stream.parts)?;
+        let delta_min = i32::try_from(take_zigzag(&mut stream.data)?).ok()?;
+        let widths = stream.take_bytes(stream.parts)?;
         for width in widths {
             if left == 0 {
                 break;
             }
             let width = usize::from(*width);
             let packed =
-                stream.bytes((width <= 32).then_some(width)? * (stream.part_values / 8))?;
+                stream.take_bytes((width <= 32).then_some(width)? * (stream.part_values / 8))?;
             for at in 0..left.min(stream.part_values) {
-                last = last
-                    .wrapping_add(delta_min)
-                    .wrapping_add(unpacked(packed, at * width, width) as i32);
-                met(usize::try_from(last).ok()?)?;
+                last = last.wrapping_add(delta_min).wrapping_add(unpack_number(
+                    packed,
+                    at * width,
+                    width,
+                ) as i32);
+                visit(usize::try_from(last).ok()?)?;
             }
             left -= left.min(stream.part_values);
         }
@@ -91,7 +96,7 @@ fn lengths(
 }
 
 /// Returns the number of `width` bits that starts at the bit offset `bit`.
-fn unpacked(packed: &[u8], bit: usize, width: usize) -> u32 {
+fn unpack_number(packed: &[u8], bit: usize, width: usize) -> u32 {
     let mut bytes = [0; 8];
     let from = &packed[(bit / 8).min(packed.len())..];
     let count = from.len().min(8);
@@ -110,7 +115,7 @@ struct Stream<'a> {
 }
 
 impl<'a> Stream<'a> {
-    fn begin(data: &'a [u8]) -> Option<Self> {
+    fn read_header(data: &'a [u8]) -> Option<Self> {
         let mut stream = Self {
             data,
             parts: 0,
@@ -118,10 +123,10 @@ impl<'a> Stream<'a> {
             values: 0,
             first: 0,
         };
-        let block_values = varint(&mut stream.data)?;
-        let parts = varint(&mut stream.data)?;
-        stream.values = varint(&mut stream.data)?;
-        stream.first = zigzag(&mut stream.data)?;
+        let block_values = take_varint(&mut stream.data)?;
+        let parts = take_varint(&mut stream.data)?;
+        stream.values = take_varint(&mut stream.data)?;
+        stream.first = take_zigzag(&mut stream.data)?;
         let is_valid = (1..=BLOCK_VALUES_MAX).contains(&block_values)
             && parts > 0
             && block_values.is_multiple_of(parts)
@@ -132,7 +137,7 @@ impl<'a> Stream<'a> {
         Some(stream)
     }
 
-    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+    fn take_bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (bytes, rest) = self.data.split_at_checked(count)?;
         self.data = rest;
         Some(bytes)
@@ -199,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_value_is_that_of_prefix_and_suffix() {
+    fn longest_value_counts_prefix_and_suffix() {
         let page = |prefixes: &[i32], suffixes: &[i32], bytes: usize| {
             [encoded(prefixes), encoded(suffixes), vec![b'x'; bytes]].concat()
         };

@@ -43,7 +43,7 @@ pub(super) struct Layout {
     pub(super) plan: Arc<Plan>,
     pub(super) metadata: Arc<ParquetMetaData>,
     pub(super) leaves: Vec<LeafLayout>,
-    pub(super) ledger: RunningReport,
+    pub(super) running_report: RunningReport,
     pub(super) output: OutputLayout,
 }
 
@@ -95,8 +95,14 @@ impl LeafLayout {
 
     /// Returns the number of nulls, without empty lists and without values whose struct is null.
     pub(super) fn nulls(&self, levels: &Levels) -> u64 {
-        let is_null = |level: &&i16| self.is_optional && **level == self.definition_max - 1;
-        levels.definitions.iter().filter(is_null).count() as u64
+        if !self.is_optional {
+            return 0;
+        }
+        levels
+            .definitions
+            .iter()
+            .filter(|level| **level == self.definition_max - 1)
+            .count() as u64
     }
 }
 
@@ -108,23 +114,21 @@ impl Layout {
         metadata: ParquetMetaData,
         is_changed: impl Fn(&LeafPlan) -> bool,
     ) -> Result<Self, JobError> {
-        let invalid = |what: String| JobError::Invalid {
-            name: name.clone(),
-            what,
-        };
         let schema = metadata.file_metadata().schema_descr_ptr();
         // Ignores the Arrow schema that the file may contain, so that the types are those of
         // Parquet.
-        let arrow =
-            parquet_to_arrow_schema(&schema, None).map_err(|error| invalid(error.to_string()))?;
+        let arrow = parquet_to_arrow_schema(&schema, None)
+            .map_err(|error| invalid_file(&name, &error.to_string()))?;
         let plans = resolve(plan.rules(), &arrow)
             .map_err(|error| JobError::Plan(format!("{name}: {error}")))?;
         if plans.len() != schema.num_columns() || plans.is_empty() {
-            return Err(invalid(
-                "it has columns of a kind that cannot be read".to_owned(),
+            return Err(invalid_file(
+                &name,
+                "it has columns of a kind that cannot be read",
             ));
         }
-        let ledger = RunningReport::default();
+
+        let running_report = RunningReport::default();
         let mut leaves = Vec::with_capacity(plans.len());
         let texts = if plan.has_kinds() {
             with_texts(&plan, &arrow)
@@ -137,8 +141,8 @@ impl Layout {
             let as_text = texts
                 .get(at)
                 .filter(|text| is_unnamed_binary && text.decision == LeafDecision::Kinds);
-            let (is_binary_text, plan_of_leaf) =
-                (as_text.is_some(), as_text.cloned().unwrap_or(plan_of_leaf));
+            let is_binary_text = as_text.is_some();
+            let plan_of_leaf = as_text.cloned().unwrap_or(plan_of_leaf);
             let leaf = LeafLayout {
                 // A column of type null has no values to change.
                 is_changed: *plan_of_leaf.field.data_type() != DataType::Null
@@ -149,12 +153,13 @@ impl Layout {
                 is_optional: column.self_type().get_basic_info().has_repetition()
                     && column.self_type().get_basic_info().repetition() == Repetition::OPTIONAL,
                 width: column.type_length(),
-                labels: labels(&plan, &ledger, &plan_of_leaf),
-                kept: kept_label(&plan, &ledger, &plan_of_leaf),
+                labels: rule_labels(&plan, &running_report, &plan_of_leaf),
+                kept: kept_label(&plan, &running_report, &plan_of_leaf),
                 plan: plan_of_leaf,
             };
             leaves.push(leaf);
         }
+
         let file = metadata.file_metadata();
         let output = OutputLayout {
             columns: file.schema_descr_ptr(),
@@ -166,7 +171,7 @@ impl Layout {
             plan,
             metadata: Arc::new(metadata),
             leaves,
-            ledger,
+            running_report,
             output,
         };
         layout.drop_bounds();
@@ -195,31 +200,34 @@ impl Layout {
     }
 
     pub(super) fn check_column(&self, column: usize) -> Result<(), JobError> {
-        let plan = &self.leaves[column].plan;
-        let error = |what: String| {
+        self.column_problem(column).map_or(Ok(()), |what| {
             Err(JobError::Plan(format!(
                 "{}: column {}: {what}",
                 self.name,
-                plan.path.text()
+                self.leaves[column].plan.path.text()
             )))
-        };
+        })
+    }
+
+    /// Returns the reason why a column cannot be read or written.
+    fn column_problem(&self, column: usize) -> Option<String> {
+        let plan = &self.leaves[column].plan;
         let descriptor = self.metadata.file_metadata().schema_descr().column(column);
         if let Err((_, what)) =
             Values::empty(descriptor.physical_type()).to_arrow(plan.field.data_type())
         {
-            return error(format!("{what} (as {})", plan.field.data_type()));
+            return Some(format!("{what} (as {})", plan.field.data_type()));
         }
-        let codecs = self
+
+        let mut codecs = self
             .metadata
             .row_groups()
             .iter()
             .map(|group| group.column(column).compression());
-        match codecs.filter_map(unknown_codec).next() {
-            Some(codec) => error(format!(
-                "it is compressed with {codec}, which this program lacks"
-            )),
-            None => Ok(()),
-        }
+        let codec = codecs.find_map(unknown_codec)?;
+        Some(format!(
+            "it is compressed with {codec}, which this program lacks"
+        ))
     }
 
     /// If a column is changed, removes the entries of the file's metadata that bound values of
@@ -234,13 +242,9 @@ impl Layout {
         entries.retain(|entry| !VALUES_OF_COLUMNS.contains(&entry.key.as_str()));
         let had_bounds = entries.len() < before;
         let schema = parquet_to_arrow_schema(file.schema_descr(), file.key_value_metadata()).ok();
-        let has_bounds = |schema: &Schema| {
-            VALUES_OF_COLUMNS
-                .iter()
-                .any(|key| schema.metadata().contains_key(key))
-        };
-        // The Arrow schema may not fit the file, for example after a column was renamed. It is kept
-        // if there were no entries to remove, since then it repeats none.
+
+        // The Arrow schema may not fit the file, for example after a column was renamed. Such a
+        // schema is kept if the file had no entries to remove, since the schema then repeats none.
         if schema
             .as_ref()
             .map_or(!had_bounds, |schema| !has_bounds(schema))
@@ -307,18 +311,15 @@ impl Layout {
                     .statistics()
                     .and_then(|statistics| statistics.null_count_opt())
                     .unwrap_or(0);
-                counts.kept(self.leaves[column].kept, values.saturating_sub(nulls));
-                counts.nulls(self.leaves[column].kept, nulls);
+                counts.add_kept(self.leaves[column].kept, values.saturating_sub(nulls));
+                counts.add_nulls(self.leaves[column].kept, nulls);
             }
         }
-        self.ledger.add(&counts);
+        self.running_report.add(&counts);
     }
 
     pub(super) fn invalid(&self, what: &str) -> JobError {
-        JobError::Invalid {
-            name: self.name.clone(),
-            what: what.to_owned(),
-        }
+        invalid_file(&self.name, what)
     }
 
     pub(super) fn column_invalid(&self, column: usize, what: &str) -> JobError {
@@ -331,10 +332,12 @@ impl Layout {
     /// Creates the error for the value with this index in its batch.
     pub(super) fn value_error(&self, batch: &ReadBatch, at: usize, what: &str) -> JobError {
         let leaf = &self.leaves[batch.column];
-        let is_value = |entry: &usize| {
-            leaf.definition_max == 0 || batch.levels.definitions[*entry] == leaf.definition_max
-        };
-        let entry = (0..batch.entries).filter(is_value).nth(at).unwrap_or(0);
+        let entry = (0..batch.entries)
+            .filter(|entry| {
+                leaf.definition_max == 0 || batch.levels.definitions[*entry] == leaf.definition_max
+            })
+            .nth(at)
+            .unwrap_or(0);
         let row = match leaf.repetition_max {
             0 => entry as u64,
             _ => batch.levels.repetitions[1..=entry]
@@ -349,6 +352,20 @@ impl Layout {
             what: what.to_owned(),
         }
     }
+}
+
+fn invalid_file(name: &str, what: &str) -> JobError {
+    JobError::Invalid {
+        name: name.to_owned(),
+        what: what.to_owned(),
+    }
+}
+
+/// Returns true if a schema repeats metadata that bounds values of columns.
+fn has_bounds(schema: &Schema) -> bool {
+    VALUES_OF_COLUMNS
+        .iter()
+        .any(|key| schema.metadata().contains_key(key))
 }
 
 /// Returns the decisions under which binary columns are text. Old writers do not annotate text
@@ -370,12 +387,16 @@ fn as_text(field: &FieldRef) -> FieldRef {
 }
 
 /// Returns the label of each rule that can mask a column.
-fn labels(plan: &Plan, ledger: &RunningReport, leaf: &LeafPlan) -> Vec<(usize, Label)> {
+fn rule_labels(
+    plan: &Plan,
+    running_report: &RunningReport,
+    leaf: &LeafPlan,
+) -> Vec<(usize, Label)> {
     let name = leaf.path.text();
     match leaf.decision {
         LeafDecision::Rule(rule) => vec![(
             rule,
-            ledger.label(plan.field(name.to_owned(), Some(rule), None)),
+            running_report.label(plan.field(name.to_owned(), Some(rule), None)),
         )],
         LeafDecision::Keep => Vec::new(),
         LeafDecision::Kinds => {
@@ -384,16 +405,19 @@ fn labels(plan: &Plan, ledger: &RunningReport, leaf: &LeafPlan) -> Vec<(usize, L
                 .iter()
                 .enumerate()
                 .filter(|(_, rule)| matches!(rule.target, Target::Kind(_)));
-            let label =
-                |rule| ledger.label(plan.field(name.to_owned(), Some(rule), plan.kind_name(rule)));
-            kinds.map(|(rule, _)| (rule, label(rule))).collect()
+            kinds
+                .map(|(rule, _)| {
+                    let field = plan.field(name.to_owned(), Some(rule), plan.kind_name(rule));
+                    (rule, running_report.label(field))
+                })
+                .collect()
         }
     }
 }
 
 /// Returns the label under which nulls and kept values of a column are counted.
-fn kept_label(plan: &Plan, ledger: &RunningReport, leaf: &LeafPlan) -> Label {
-    ledger.label(plan.field(leaf.path.text().to_owned(), leaf.rule, None))
+fn kept_label(plan: &Plan, running_report: &RunningReport, leaf: &LeafPlan) -> Label {
+    running_report.label(plan.field(leaf.path.text().to_owned(), leaf.rule, None))
 }
 
 /// Returns the name of a codec that this program cannot write.

@@ -10,7 +10,7 @@ use sealwire_msgpack::TokenReader;
 use super::layout::Layout;
 use super::read::ReadBatch;
 use super::{BatchWork, ChangedBatch, JobState};
-use crate::mask_job::batch::check_answers;
+use crate::mask_job::batch::check_masked;
 use crate::mask_job::engine::{Engine, EngineError};
 use crate::mask_job::error::JobError;
 use crate::mask_job::limits::Limits;
@@ -30,11 +30,11 @@ impl<E: Engine> BatchWork for MaskWork<E> {
         let selected = job
             .on_thread(batch, |job, batch| select(&job.layout, job.limits, batch))
             .await??;
-        let answers = selected
+        let masked = selected
             .send(&job.layout, job.limits, self.engine.as_ref())
             .await?;
-        job.on_thread((selected, answers), |job, (selected, answers)| {
-            selected.put_back(&job.layout, answers)
+        job.on_thread((selected, masked), |job, (selected, masked)| {
+            selected.put_back(&job.layout, masked)
         })
         .await?
     }
@@ -48,9 +48,9 @@ pub(super) fn mask_batch(
     mask: impl FnMut(&Column) -> Vec<u8>,
 ) -> Result<ChangedBatch, JobError> {
     let selected = select(layout, limits, batch)?;
-    let answers = checked(&selected.pieces, selected.pieces.iter().map(mask).collect());
-    let answers = answers.map_err(|error| JobError::Engine(error.to_string()))?;
-    selected.put_back(layout, answers)
+    let masked = check_pieces(&selected.pieces, selected.pieces.iter().map(mask).collect());
+    let masked = masked.map_err(|error| JobError::Engine(error.to_string()))?;
+    selected.put_back(layout, masked)
 }
 
 /// A batch whose values to mask are selected.
@@ -110,22 +110,14 @@ impl SelectedBatch {
         let mut rest = &self.pieces[..];
         while !rest.is_empty() {
             // Kind rules select many small pieces, which are sent in one request.
-            let (mut values, mut bytes) = (0, 0);
-            let fits = |piece: &&Column| {
-                values += piece.count;
-                bytes += piece.values.len() + piece.subjects.as_ref().map_or(0, Vec::len);
-                values <= limits.batch_values_max && bytes <= limits.batch_bytes_max
-            };
-            let count = rest.iter().take_while(fits).count().max(1);
-            let (now, later) = rest.split_at(count);
-            let answers = engine
+            let (now, later) = rest.split_at(request_len(rest, limits));
+            let masked = engine
                 .mask(now.to_vec())
                 .await
-                .and_then(|answers| checked(now, answers));
-            all.extend(
-                answers
-                    .map_err(|error| self.named(layout, self.pieces.len() - rest.len(), error))?,
-            );
+                .and_then(|masked| check_pieces(now, masked));
+            all.extend(masked.map_err(|error| {
+                self.locate_error(layout, self.pieces.len() - rest.len(), error)
+            })?);
             rest = later;
         }
         Ok(all)
@@ -133,7 +125,7 @@ impl SelectedBatch {
 
     /// Adds the row and column of the value to the engine's error. `first` is the number of the
     /// request's first piece.
-    fn named(&self, layout: &Layout, first: usize, error: EngineError) -> JobError {
+    fn locate_error(&self, layout: &Layout, first: usize, error: EngineError) -> JobError {
         let EngineError::Unfit { column, value, why } = error else {
             return JobError::Engine(error.to_string());
         };
@@ -152,7 +144,7 @@ impl SelectedBatch {
     }
 
     /// Puts the masked values in their places.
-    fn put_back(self, layout: &Layout, answers: Vec<Vec<u8>>) -> Result<ChangedBatch, JobError> {
+    fn put_back(self, layout: &Layout, masked: Vec<Vec<u8>>) -> Result<ChangedBatch, JobError> {
         let Self {
             mut batch,
             mask,
@@ -160,24 +152,26 @@ impl SelectedBatch {
         } = self;
         let leaf = &layout.leaves[batch.column];
         let mut counts = Counts::default();
-        let mut masked = 0;
-        for (piece, answer) in pieces.iter().zip(&answers) {
-            masked += piece.count as u64;
+        let mut masked_count = 0;
+        for (piece, masks) in pieces.iter().zip(&masked) {
+            masked_count += piece.count as u64;
             let label = leaf.label(piece.rule);
-            let (mut old, mut new) = (TokenReader::new(&piece.values), TokenReader::new(answer));
+            let mut old = TokenReader::new(&piece.values);
+            let mut new = TokenReader::new(masks);
             (0..piece.count)
-                .for_each(|_| counts.masked(label, old.value().ok() == new.value().ok()));
+                .for_each(|_| counts.add_masked(label, old.value().ok() == new.value().ok()));
         }
-        counts.kept(
+        counts.add_kept(
             leaf.kept,
-            (batch.values.len() as u64).saturating_sub(masked),
+            (batch.values.len() as u64).saturating_sub(masked_count),
         );
-        counts.nulls(leaf.kept, leaf.nulls(&batch.levels));
+        counts.add_nulls(leaf.kept, leaf.nulls(&batch.levels));
+
         let rules = pieces.iter().map(|piece| piece.rule);
-        let answers: Vec<_> = rules
-            .zip(answers.into_iter().map(bytes::Bytes::from))
+        let masked: Vec<_> = rules
+            .zip(masked.into_iter().map(bytes::Bytes::from))
             .collect();
-        let array = mask.put_back(&answers).map_err(|error| match error {
+        let array = mask.put_back(&masked).map_err(|error| match error {
             ColumnError::Unfit {
                 row,
                 found,
@@ -190,7 +184,7 @@ impl SelectedBatch {
             ),
             error => layout.column_invalid(batch.column, &error.to_string()),
         })?;
-        let values = batch.values.like(&array, leaf.width);
+        let values = batch.values.convert_array(&array, leaf.width);
         let mut values = values
             .ok_or_else(|| layout.value_error(&batch, 0, "a mask does not fit the column"))?;
         if leaf.is_binary_text {
@@ -200,21 +194,19 @@ impl SelectedBatch {
             if !leaf.is_optional {
                 return Err(layout.column_invalid(
                     batch.column,
-                    "a mask is null, and the column holds no nulls",
+                    "a mask is null, and the column is not nullable",
                 ));
             }
-            let is_there = |level: &&mut i16| **level == leaf.definition_max;
-            for (at, level) in batch
+            let levels_of_values = batch
                 .levels
                 .definitions
                 .iter_mut()
-                .filter(is_there)
-                .enumerate()
-            {
+                .filter(|level| **level == leaf.definition_max);
+            for (at, level) in levels_of_values.enumerate() {
                 *level -= i16::from(array.is_null(at));
             }
         }
-        layout.ledger.add(&counts);
+        layout.running_report.add(&counts);
         Ok(ChangedBatch {
             column: batch.column,
             values,
@@ -224,12 +216,24 @@ impl SelectedBatch {
     }
 }
 
+/// Returns the number of pieces that fit in one request, at least one.
+fn request_len(pieces: &[Column], limits: Limits) -> usize {
+    let mut values = 0;
+    let mut bytes = 0;
+    let fitting = pieces.iter().take_while(|piece| {
+        values += piece.count;
+        bytes += piece.values.len() + piece.subjects.as_ref().map_or(0, Vec::len);
+        values <= limits.batch_values_max && bytes <= limits.batch_bytes_max
+    });
+    fitting.count().max(1)
+}
+
 /// Checks that the engine returned as many masked values for each piece as the piece has values.
-fn checked(pieces: &[Column], answers: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, EngineError> {
-    let asked: Vec<_> = pieces
+fn check_pieces(pieces: &[Column], masked: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, EngineError> {
+    let sent: Vec<_> = pieces
         .iter()
         .map(|piece| (piece.rule, piece.count))
         .collect();
-    check_answers(&asked, &answers)?;
-    Ok(answers)
+    check_masked(&sent, &masked)?;
+    Ok(masked)
 }

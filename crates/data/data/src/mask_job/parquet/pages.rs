@@ -182,7 +182,7 @@ impl CheckedPages {
         let properties = ReaderProperties::builder()
             .set_backward_compatible_lz4(false)
             .build();
-        let compression = if decompresses(chunk) {
+        let compression = if is_decompressed_here(chunk) {
             Compression::UNCOMPRESSED
         } else {
             chunk.compression()
@@ -200,21 +200,20 @@ impl CheckedPages {
             None,
             Arc::new(properties),
         )?;
-        let (source, state) = (Arc::clone(source), Arc::clone(state));
         Ok(Self {
-            source,
+            source: Arc::clone(source),
             inner,
             headers,
             chunk: chunk.clone(),
             at,
             left,
             has_dictionary: false,
-            state,
+            state: Arc::clone(state),
         })
     }
 
     /// Reads and checks the header of the next page. Returns the header and its bytes.
-    fn header(&self) -> Result<Option<(PageHeader, Bytes)>, ParquetError> {
+    fn next_header(&self) -> Result<Option<(PageHeader, Bytes)>, ParquetError> {
         if self.left == 0 {
             return Ok(None);
         }
@@ -224,14 +223,8 @@ impl CheckedPages {
     }
 
     fn check_header(&self, header: &PageHeader, left: u64) -> Result<(), ParquetError> {
-        let size = |bytes: i32| usize::try_from(bytes).ok();
-        let (compressed, uncompressed) = (
-            size(header.compressed_bytes),
-            size(header.uncompressed_bytes),
-        );
-        let (Some(compressed), Some(uncompressed)) = (compressed, uncompressed) else {
-            return Err(invalid("a page has an invalid header"));
-        };
+        let compressed = header_number(header.compressed_bytes)?;
+        let uncompressed = header_number(header.uncompressed_bytes)?;
         if compressed as u64 > left {
             return Err(invalid("a page is longer than its column chunk"));
         }
@@ -240,12 +233,18 @@ impl CheckedPages {
                 "a page has more than {PAGE_BYTES_MAX} bytes: write the file with smaller pages"
             )));
         }
-        let levels = size(header.level_bytes.0).zip(size(header.level_bytes.1));
-        let values = size(header.values).ok_or_else(|| invalid("a page has an invalid header"))?;
+
+        let values = header_number(header.values)?;
         let has_room = match header.kind {
             0 => true,
             2 => self.has_room(values, uncompressed),
-            3 => levels.is_some_and(|(one, other)| one + other <= compressed.min(uncompressed)),
+            3 => {
+                let (definitions, repetitions) = header.level_bytes;
+                let levels = header_number(definitions)
+                    .ok()
+                    .zip(header_number(repetitions).ok());
+                levels.is_some_and(|(one, other)| one + other <= compressed.min(uncompressed))
+            }
             _ => return Err(invalid("a page is of an unknown kind")),
         };
         if !has_room {
@@ -281,7 +280,7 @@ impl CheckedPages {
     }
 
     /// Decodes the page whose header was checked.
-    fn page(&mut self, header: &PageHeader, bytes: Bytes) -> Result<Page, ParquetError> {
+    fn decode_page(&mut self, header: &PageHeader, bytes: Bytes) -> Result<Page, ParquetError> {
         let length = bytes.len() as u64 + header.compressed_bytes as u64;
         *self
             .headers
@@ -303,15 +302,15 @@ impl CheckedPages {
         if kind != header.kind || u32::try_from(header.values) != Ok(page.num_values()) {
             return Err(invalid("a page has an invalid header"));
         }
-        if decompresses(&self.chunk) {
-            self.decompressed(page, header.uncompressed_bytes as usize)
+        if is_decompressed_here(&self.chunk) {
+            self.decompress_page(page, header.uncompressed_bytes as usize)
         } else {
             Ok(page)
         }
     }
 
     /// Returns the page with its bytes decompressed.
-    fn decompressed(&self, mut page: Page, length: usize) -> Result<Page, ParquetError> {
+    fn decompress_page(&self, mut page: Page, length: usize) -> Result<Page, ParquetError> {
         let (bytes, levels) = match &mut page {
             Page::DataPageV2 {
                 is_compressed: false,
@@ -328,13 +327,12 @@ impl CheckedPages {
             ),
             Page::DataPage { buf, .. } | Page::DictionaryPage { buf, .. } => (buf, 0),
         };
-        let wrong = || invalid("the length of a page is not the announced one");
-        let packed = bytes.get(levels..).ok_or_else(wrong)?;
+        let packed = bytes.get(levels..).ok_or_else(|| invalid(PAGE_LENGTH))?;
         let mut out = Vec::with_capacity(length);
         out.extend_from_slice(&bytes[..levels]);
         // A page without values has no compressed bytes.
         if length > levels {
-            // One byte more than announced, to detect a page that is too long.
+            // Reads one byte more than announced, to detect a page that is too long.
             let rest = (length - levels) as u64 + 1;
             match self.chunk.compression() {
                 Compression::GZIP(_) => flate2::read::MultiGzDecoder::new(packed)
@@ -346,7 +344,7 @@ impl CheckedPages {
             };
         }
         if out.len() != length {
-            return Err(wrong());
+            return Err(invalid(PAGE_LENGTH));
         }
         *bytes = out.into();
         Ok(page)
@@ -420,10 +418,16 @@ impl CheckedPages {
 }
 
 const LEVELS: &str = "a page ends within its levels";
+const PAGE_LENGTH: &str = "the length of a page differs from the announced length";
+
+/// Returns a number of a page's header, which must not be negative.
+fn header_number(number: i32) -> Result<usize, ParquetError> {
+    usize::try_from(number).map_err(|_| invalid("a page has an invalid header"))
+}
 
 /// Returns true if pages are decompressed here, since the `parquet` crate has no limit for their
 /// codec.
-fn decompresses(chunk: &ColumnChunkMetaData) -> bool {
+fn is_decompressed_here(chunk: &ColumnChunkMetaData) -> bool {
     matches!(
         chunk.compression(),
         Compression::GZIP(_) | Compression::BROTLI(_)
@@ -457,10 +461,10 @@ impl Iterator for CheckedPages {
 impl PageReader for CheckedPages {
     fn get_next_page(&mut self) -> Result<Option<Page>, ParquetError> {
         while self.state.is_next_allowed.load(Ordering::Relaxed) {
-            let Some((header, bytes)) = self.header()? else {
+            let Some((header, bytes)) = self.next_header()? else {
                 return Ok(None);
             };
-            let page = self.page(&header, bytes)?;
+            let page = self.decode_page(&header, bytes)?;
             self.check_page(&page)?;
             if page.is_dictionary_page() {
                 self.has_dictionary = true;
@@ -479,7 +483,7 @@ impl PageReader for CheckedPages {
     }
 
     fn peek_next_page(&mut self) -> Result<Option<PageMetadata>, ParquetError> {
-        let Some((header, _)) = self.header()? else {
+        let Some((header, _)) = self.next_header()? else {
             return Ok(None);
         };
         let values = usize::try_from(header.values).ok();

@@ -43,7 +43,7 @@ pub(super) struct ReadBatch {
 impl ReadBatch {
     /// Returns the memory of the batch in bytes: the bytes of the values, and an estimate of their
     /// overhead.
-    fn memory(&self) -> usize {
+    fn memory_bytes(&self) -> usize {
         let subjects = self
             .subjects
             .iter()
@@ -79,36 +79,45 @@ pub(super) fn read_columns(
     (limits, budget): (Limits, &ByteBudget),
     parts: &mpsc::Sender<Result<ColumnPart<ReadBatch>, JobError>>,
 ) {
-    let send = |part| parts.blocking_send(part).map_err(|_| Stop::Closed);
-    let read_all = || -> Result<(), Stop> {
-        let source = Arc::new(source.clone());
-        let mut first_row = 0;
-        for group in layout.metadata.row_groups() {
-            for column in layout.changed_columns() {
-                let chunk = ChunkRows {
-                    layout,
-                    source: &source,
-                    group,
-                    column,
-                    first_row,
-                    limits,
-                };
-                chunk.read(|mut batch| {
-                    batch.permit = budget
-                        .reserve_blocking(batch.memory(), parts)
-                        .ok_or(Stop::Closed)?;
-                    send(Ok(ColumnPart::Batch(batch)))
-                })?;
-                send(Ok(ColumnPart::End))?;
-            }
-            first_row += group.num_rows() as u64;
-        }
-        Ok(())
-    };
-    if let Err(Stop::Failed(error)) = read_all() {
+    if let Err(Stop::Failed(error)) = send_columns(source, layout, (limits, budget), parts) {
         // If the receiver is closed, nothing waits for the error.
         let _ = parts.blocking_send(Err(error));
     }
+}
+
+fn send_columns(
+    source: &SourceFile,
+    layout: &Layout,
+    (limits, budget): (Limits, &ByteBudget),
+    parts: &mpsc::Sender<Result<ColumnPart<ReadBatch>, JobError>>,
+) -> Result<(), Stop> {
+    let source = Arc::new(source.clone());
+    let mut first_row = 0;
+    for group in layout.metadata.row_groups() {
+        for column in layout.changed_columns() {
+            let chunk = ChunkRows {
+                layout,
+                source: &source,
+                group,
+                column,
+                first_row,
+                limits,
+            };
+            chunk.read(|mut batch| {
+                batch.permit = budget
+                    .reserve_blocking(batch.memory_bytes(), parts)
+                    .ok_or(Stop::Closed)?;
+                parts
+                    .blocking_send(Ok(ColumnPart::Batch(batch)))
+                    .map_err(|_| Stop::Closed)
+            })?;
+            parts
+                .blocking_send(Ok(ColumnPart::End))
+                .map_err(|_| Stop::Closed)?;
+        }
+        first_row += group.num_rows() as u64;
+    }
+    Ok(())
 }
 
 /// A reason to stop reading.
@@ -136,7 +145,7 @@ pub(super) struct ChunkRows<'a> {
 }
 
 impl ChunkRows<'_> {
-    fn rows(&self, column: usize) -> Result<ColumnRows<'_>, JobError> {
+    fn column_rows(&self, column: usize) -> Result<ColumnRows<'_>, JobError> {
         let rows = usize::try_from(self.group.num_rows()).unwrap_or(usize::MAX);
         let leaf = &self.layout.leaves[column];
         let rows = ColumnRows::new(
@@ -148,24 +157,24 @@ impl ChunkRows<'_> {
         rows.map_err(|error| self.layout.column_invalid(column, &error.to_string()))
     }
 
-    /// Calls `met` with all batches.
+    /// Calls `visit` with all batches.
     pub(super) fn read_all(
         &self,
-        mut met: impl FnMut(ReadBatch) -> Result<(), JobError>,
+        mut visit: impl FnMut(ReadBatch) -> Result<(), JobError>,
     ) -> Result<(), JobError> {
-        match self.read(|batch| met(batch).map_err(Stop::Failed)) {
+        match self.read(|batch| visit(batch).map_err(Stop::Failed)) {
             Ok(()) | Err(Stop::Closed) => Ok(()),
             Err(Stop::Failed(error)) => Err(error),
         }
     }
 
-    /// Calls `met` with batches until it returns false.
+    /// Calls `visit` with batches until it returns false.
     pub(super) fn read_while(
         &self,
-        mut met: impl FnMut(ReadBatch) -> Result<bool, JobError>,
+        mut visit: impl FnMut(ReadBatch) -> Result<bool, JobError>,
     ) -> Result<(), JobError> {
         match self.read(|batch| {
-            if met(batch)? {
+            if visit(batch)? {
                 Ok(())
             } else {
                 Err(Stop::Closed)
@@ -178,18 +187,20 @@ impl ChunkRows<'_> {
 
     fn read(&self, mut send: impl FnMut(ReadBatch) -> Result<(), Stop>) -> Result<(), Stop> {
         let plan = &self.layout.leaves[self.column].plan;
-        let mut own = self.rows(self.column)?;
+        let mut own = self.column_rows(self.column)?;
         let mut subjects = Vec::new();
         for (rule, column) in plan.subject_leaves() {
-            subjects.push((rule, column, self.rows(column)?));
+            subjects.push((rule, column, self.column_rows(column)?));
         }
+
         let rows = self.group.num_rows() as u64;
-        let (mut done, mut take) = (0, self.first_rows());
+        let mut done = 0;
+        let mut take = self.first_rows();
         while done < rows {
             let wanted = take.min(usize::try_from(rows - done).unwrap_or(take));
-            let mut records = self.fill(self.column, &mut own, wanted, done)?;
+            let mut records = self.read_rows(self.column, &mut own, wanted, done)?;
             for (_, column, subject) in &mut subjects {
-                records = self.fill(*column, subject, records, done)?;
+                records = self.read_rows(*column, subject, records, done)?;
             }
             let Rows {
                 values,
@@ -198,7 +209,7 @@ impl ChunkRows<'_> {
                 ..
             } = own.take(records);
             let subjects = subjects.iter_mut().map(|(rule, column, subject)| {
-                self.subjects((*rule, *column, subject.take(records)), (&levels, entries))
+                self.read_subjects((*rule, *column, subject.take(records)), (&levels, entries))
             });
             let subjects = subjects.collect::<Result<_, _>>()?;
             take = next_rows(
@@ -208,34 +219,31 @@ impl ChunkRows<'_> {
                 values.bytes(),
                 self.limits,
             );
-            let (column, first_row) = (self.column, self.first_row + done);
-            done += records as u64;
-            // A batch in flight must not keep a whole page in memory.
-            let values = values.detached();
-            let permit = BytePermit::default();
             send(ReadBatch {
-                column,
-                first_row,
-                values,
+                column: self.column,
+                first_row: self.first_row + done,
+                // A batch in flight must not keep a whole page in memory.
+                values: values.detached(),
                 levels,
                 entries,
                 subjects,
-                permit,
+                permit: BytePermit::default(),
             })?;
+            done += records as u64;
         }
         Ok(())
     }
 
     /// Returns the number of rows of a column for the next batch. `done` is the number of rows
     /// before the batch.
-    fn fill(
+    fn read_rows(
         &self,
         column: usize,
         rows: &mut ColumnRows<'_>,
         records: usize,
         done: u64,
     ) -> Result<usize, JobError> {
-        match rows.fill(records) {
+        match rows.read_rows(records) {
             Ok(0) => Err(self
                 .layout
                 .column_invalid(column, "it has fewer rows than its row group")),
@@ -263,59 +271,64 @@ impl ChunkRows<'_> {
 
     /// Returns the subjects of a batch. Values in a list below the struct share the subject of the
     /// struct.
-    fn subjects(
+    fn read_subjects(
         &self,
         (rule, column, rows): (usize, usize, Rows),
         (levels, entries): (&Levels, usize),
     ) -> Result<ReadSubjects, JobError> {
-        let (leaf, own) = (
-            &self.layout.leaves[column],
-            &self.layout.leaves[self.column],
-        );
+        let leaf = &self.layout.leaves[column];
+        let own = &self.layout.leaves[self.column];
         let Rows {
             values,
-            levels: theirs,
+            levels: subject_levels,
             entries: instances,
             ..
         } = rows;
-        let odd = || {
-            self.layout
-                .column_invalid(column, "its rows do not fit those of its masked neighbour")
-        };
+
         let mut next_value = 0;
         let value_of_instance: Vec<usize> = (0..instances)
             .map(|instance| {
-                let is_there =
-                    leaf.definition_max == 0 || theirs.definitions[instance] == leaf.definition_max;
-                next_value += usize::from(is_there);
-                if is_there {
+                let is_present = leaf.definition_max == 0
+                    || subject_levels.definitions[instance] == leaf.definition_max;
+                next_value += usize::from(is_present);
+                if is_present {
                     next_value - 1
                 } else {
                     values.len()
                 }
             })
             .collect();
+
+        // Number of instances of the struct that started up to the current entry.
+        let mut started = 0_usize;
         let mut rows = Vec::new();
-        let mut begun = 0_usize;
         for entry in 0..entries {
             let repetition = levels.repetitions.get(entry).copied().unwrap_or(0);
-            begun += usize::from(repetition <= leaf.repetition_max);
+            started += usize::from(repetition <= leaf.repetition_max);
             if own.definition_max == 0 || levels.definitions[entry] == own.definition_max {
-                let instance = begun.checked_sub(1).ok_or_else(odd)?;
-                rows.push(*value_of_instance.get(instance).ok_or_else(odd)?);
+                let row = started
+                    .checked_sub(1)
+                    .and_then(|instance| value_of_instance.get(instance))
+                    .ok_or_else(|| self.subjects_invalid(column))?;
+                rows.push(*row);
             }
         }
-        let values = values.detached();
-        if begun == instances {
-            Ok(ReadSubjects {
-                rule,
-                column,
-                values,
-                rows,
-            })
-        } else {
-            Err(odd())
+        if started != instances {
+            return Err(self.subjects_invalid(column));
         }
+        Ok(ReadSubjects {
+            rule,
+            column,
+            values: values.detached(),
+            rows,
+        })
+    }
+
+    fn subjects_invalid(&self, column: usize) -> JobError {
+        self.layout.column_invalid(
+            column,
+            "its rows do not fit the rows of the column that it is the subject of",
+        )
     }
 }
 

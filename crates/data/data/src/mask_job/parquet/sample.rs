@@ -1,6 +1,5 @@
 //! Samples the columns of a Parquet file for discovery.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use parquet::file::reader::Length;
@@ -75,6 +74,7 @@ fn sample_source(
             }
         })
         .collect();
+
     let groups = layout.metadata.row_groups();
     let sizes = groups
         .iter()
@@ -84,11 +84,12 @@ fn sample_source(
     let chosen = if is_whole {
         (0..groups.len()).collect()
     } else {
-        spread(groups.len(), options.seed)
+        spread_groups(groups.len(), options.seed)
     };
     let chunks = chosen.len() * columns.len();
     let chunk_bytes_max = (bytes_max / chunks.max(1) as u64).max(CHUNK_BYTES_MIN);
-    progress.expect(source.len(), 0);
+
+    progress.set_totals(source.len(), 0);
     let shared = Arc::new(source.clone());
     let mut done = 0;
     for group in &chosen {
@@ -111,11 +112,13 @@ fn sample_source(
                 read += batch.values.bytes() as u64;
                 Ok(is_whole || read < chunk_bytes_max)
             })?;
+            let bytes_before = source.len() * done / chunks.max(1) as u64;
             done += 1;
-            let share = |part: usize| source.len() * part as u64 / chunks.max(1) as u64;
-            progress.add(share(done) - share(done - 1), 0);
+            let bytes_after = source.len() * done / chunks.max(1) as u64;
+            progress.add(bytes_after - bytes_before, 0);
         }
     }
+
     let note = (!is_whole).then(|| {
         format!(
             "of {} of {} row groups, the first {} KiB of each column were read; other values can need other functions",
@@ -134,22 +137,25 @@ fn sample_source(
 /// Returns true if a file is read whole. `chunks` are the numbers of bytes and values in the
 /// metadata of each column chunk. A hostile file can state any numbers.
 fn is_small(chunks: impl Iterator<Item = (i64, i64)>, bytes_max: u64) -> bool {
-    let add = |sum: u64, stated: i64| sum.saturating_add(u64::try_from(stated).unwrap_or(u64::MAX));
-    let (bytes, values) = chunks.fold((0, 0), |sums, stated| {
-        (add(sums.0, stated.0), add(sums.1, stated.1))
-    });
+    let mut bytes = 0_u64;
+    let mut values = 0_u64;
+    for (chunk_bytes, chunk_values) in chunks {
+        bytes = bytes.saturating_add(u64::try_from(chunk_bytes).unwrap_or(u64::MAX));
+        values = values.saturating_add(u64::try_from(chunk_values).unwrap_or(u64::MAX));
+    }
     bytes <= bytes_max && values <= VALUES_MAX
 }
 
 /// Returns one row group, chosen by `seed`, of each of up to [`GROUPS_MAX`] equal ranges.
-fn spread(groups: usize, seed: u64) -> Vec<usize> {
+fn spread_groups(groups: usize, seed: u64) -> Vec<usize> {
     let count = groups.min(GROUPS_MAX);
-    let range =
-        |part: usize| -> Range<usize> { groups * part / count..groups * (part + 1) / count };
     let mut random = SampleRandom::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     (0..count)
-        .map(range)
-        .map(|range| range.start + (random.number() % range.len() as u64) as usize)
+        .map(|part| {
+            let start = groups * part / count;
+            let end = groups * (part + 1) / count;
+            start + (random.number() % (end - start) as u64) as usize
+        })
         .collect()
 }
 
@@ -190,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn large_files_are_read_in_parts_from_all_over_the_file() {
+    fn large_files_are_sampled_in_spread_row_groups() {
         let options = DiscoverOptions {
             sample: 10_000,
             ..DiscoverOptions::new(2025)
@@ -232,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn stated_sizes_decide_what_is_read_whole() {
+    fn stated_sizes_decide_whether_a_file_is_read_whole() {
         const VALUES: i64 = VALUES_MAX as i64;
         for (chunks, expected) in [
             (&[][..], true),
@@ -256,7 +262,7 @@ mod tests {
     fn row_groups_are_spread_over_the_file() {
         for (groups, count) in [(0, 0), (1, 1), (7, 7), (16, 16), (17, 16), (1_000, 16)] {
             for seed in 0..50 {
-                let chosen = spread(groups, seed);
+                let chosen = spread_groups(groups, seed);
                 assert_eq!(chosen.len(), count, "{groups} groups");
                 assert!(
                     chosen.is_sorted_by(|a, b| a < b) && chosen.iter().all(|group| *group < groups),
@@ -264,11 +270,11 @@ mod tests {
                 );
                 assert_eq!(
                     chosen,
-                    spread(groups, seed),
+                    spread_groups(groups, seed),
                     "equal seeds choose equal row groups"
                 );
             }
         }
-        assert_ne!(spread(1_000, 1), spread(1_000, 2));
+        assert_ne!(spread_groups(1_000, 1), spread_groups(1_000, 2));
     }
 }

@@ -23,10 +23,10 @@ use sealwire_mask_rules::{RuleText, Rules, Target, Unknown};
 use tokio::task::spawn_blocking;
 
 use super::column_rows::ENTRY_BYTES;
-use super::layout::{Indexing, Layout, LeafLayout, without_bounds};
+use super::layout::{Indexing, Layout, without_bounds};
 use super::read::ReadBatch;
 use super::values::Values;
-use super::{BatchWork, ChangedBatch, JobState, open};
+use super::{BatchWork, ChangedBatch, JobState, open_job};
 use crate::mask_job::engine::EngineError;
 use crate::mask_job::error::JobError;
 use crate::mask_job::limits::Limits;
@@ -78,13 +78,13 @@ pub async fn change_columns<E: DocumentEngine>(
     engine: Arc<E>,
     progress: Arc<Progress>,
 ) -> Result<Report, JobError> {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let limits = job.limits;
     let stop = progress.job_stop().clone();
     let opened = spawn_blocking(move || {
         let mut columns = Vec::new();
-        let opened = open(&job.input, &job.output, &stop, |name, metadata| {
-            let (layout, found) = layout(&job, name, metadata)?;
+        let opened = open_job(&job.input, &job.output, &stop, |name, metadata| {
+            let (layout, found) = prepare_layout(&job, name, metadata)?;
             columns = found;
             Ok(layout)
         });
@@ -96,7 +96,7 @@ pub async fn change_columns<E: DocumentEngine>(
             limits,
             Arc::new(SealWork { engine, columns }),
             progress,
-            begun,
+            started_at,
         )
         .await
 }
@@ -110,7 +110,7 @@ struct NewColumn {
 }
 
 /// Prepares a job. Returns the new type of each column that changes.
-fn layout(
+fn prepare_layout(
     job: &ColumnsJob,
     name: String,
     metadata: ParquetMetaData,
@@ -122,13 +122,17 @@ fn layout(
         &job.select
     };
     // Rules with the function `keep` serve as the selection of columns.
-    let rule = |path: &String| RuleText {
-        target: Target::Path(path.clone()),
-        mask: "keep".to_owned(),
-    };
-    let rules = Rules::new(Unknown::Keep, select.iter().map(rule).collect(), Vec::new());
-    let rules = rules.map_err(|error| JobError::Plan(error.to_string()))?;
+    let rules = select
+        .iter()
+        .map(|path| RuleText {
+            target: Target::Path(path.clone()),
+            mask: "keep".to_owned(),
+        })
+        .collect();
+    let rules = Rules::new(Unknown::Keep, rules, Vec::new())
+        .map_err(|error| JobError::Plan(error.to_string()))?;
     let plan = Arc::new(Plan::new(Arc::new(rules)));
+
     let file = metadata.file_metadata();
     let mut schema = noted_schema(&metadata).map_err(|what| JobError::Invalid {
         name: name.clone(),
@@ -139,21 +143,10 @@ fn layout(
         leaf.rule.is_some()
     })?;
     check_names(&layout)?;
-    // The rules name every column except the keys of maps.
-    let is_left = |leaf: &&LeafLayout| {
-        leaf.plan.rule.is_none() && *leaf.plan.field.data_type() != DataType::Null
-    };
-    if let Some(keys) = layout
-        .leaves
-        .iter()
-        .find(is_left)
-        .filter(|_| job.select.is_empty())
-    {
-        return Err(JobError::Plan(format!(
-            "{name}: the keys of a map ({}) cannot be encrypted or decrypted: select the columns to change",
-            keys.plan.path.text()
-        )));
+    if job.select.is_empty() {
+        reject_map_keys(&layout)?;
     }
+
     let leaves = resolve(plan.rules(), &schema)
         .map_err(|error| JobError::Plan(format!("{name}: {error}")))?;
     let is_same = leaves.len() == layout.leaves.len();
@@ -161,37 +154,42 @@ fn layout(
     let mut types = job.types.clone();
     for column in layout.changed_columns().collect::<Vec<_>>() {
         let plan = &layout.leaves[column].plan;
-        let error = |error: ColumnError| JobError::Plan(format!("{name}: {error}"));
         let path = if is_same {
             &leaves[column].path
         } else {
             &plan.path
         };
-        let old = path.field(&schema).map_err(error)?;
+        let old = path
+            .field(&schema)
+            .map_err(|error| column_error(&name, &error))?;
         let physical = layout
             .metadata
             .file_metadata()
             .schema_descr()
             .column(column)
             .physical_type();
-        let old = known(&old, plan, physical);
-        check(path.text(), old.data_type()).map_err(error)?;
+        let old = sent_field(&old, plan, physical);
+        check(path.text(), old.data_type()).map_err(|error| column_error(&name, &error))?;
         if job.direction == Direction::Open && !is_text(plan) {
-            return Err(error(ColumnError::Type {
+            let error = ColumnError::Type {
                 column: path.text().to_owned(),
                 problem: format!(
                     "has type {}, and envelopes are text or binary: name the columns to decrypt, such as --select '$.email'",
                     plan.field.data_type()
                 ),
-            }));
+            };
+            return Err(column_error(&name, &error));
         }
+
         let named = types
             .iter()
             .position(|(named, _)| column_name(named) == column_name(path.text()));
         let named = named.map(|at| types.swap_remove(at).1);
-        let field = new_field(&old, named.as_ref(), job.direction, &[]).map_err(error)?;
+        let field = new_field(&old, named.as_ref(), job.direction, &[])
+            .map_err(|error| column_error(&name, &error))?;
         let (field, is_int96) = with_physical(&field, physical, job.direction);
         schema = Schema::clone(&path.replace_field(&schema, &field));
+
         let (leaf, data_type) =
             parquet_type(&field, is_int96).map_err(|what| layout.column_invalid(column, &what))?;
         let column_path = layout
@@ -201,19 +199,20 @@ fn layout(
             .column(column)
             .path()
             .clone();
-        root = replaced(&root, column_path.parts(), &leaf)
+        root = replace_leaf(&root, column_path.parts(), &leaf)
             .map_err(|what| layout.column_invalid(column, &what))?;
         columns[column] = Some(NewColumn {
             data_type,
             physical: leaf.get_physical_type(),
-            width: width(&leaf),
+            width: fixed_length(&leaf),
         });
     }
     if let Some((unused, _)) = types.first() {
         return Err(JobError::Plan(format!(
-            "{name}: a type is given for {unused}, which is no column to decrypt"
+            "{name}: a type is given for {unused}, which is not a column to decrypt"
         )));
     }
+
     layout.output.columns = Arc::new(SchemaDescriptor::new(root));
     layout.output.indexing = if job.direction == Direction::Seal {
         Indexing::Off
@@ -229,6 +228,25 @@ fn layout(
         encode_arrow_schema(&schema),
     ));
     Ok((layout, columns))
+}
+
+fn column_error(file: &str, error: &ColumnError) -> JobError {
+    JobError::Plan(format!("{file}: {error}"))
+}
+
+/// Returns an error if the file has a map. The rules name every column except the keys of maps.
+fn reject_map_keys(layout: &Layout) -> Result<(), JobError> {
+    let keys = layout
+        .leaves
+        .iter()
+        .find(|leaf| leaf.plan.rule.is_none() && *leaf.plan.field.data_type() != DataType::Null);
+    keys.map_or(Ok(()), |keys| {
+        Err(JobError::Plan(format!(
+            "{}: the keys of a map ({}) cannot be encrypted or decrypted: select the columns to change",
+            layout.name,
+            keys.plan.path.text()
+        )))
+    })
 }
 
 /// Returns a path without the root, which errors and paths of columns leave out.
@@ -294,8 +312,9 @@ fn with_physical(
 
 /// Returns the field with the type under which its values are sent. For example, Arrow's
 /// dictionaries are text in Parquet.
-fn known(field: &FieldRef, plan: &LeafPlan, physical: PhysicalType) -> FieldRef {
-    let (noted, own) = (field.data_type(), plan.field.data_type());
+fn sent_field(field: &FieldRef, plan: &LeafPlan, physical: PhysicalType) -> FieldRef {
+    let noted = field.data_type();
+    let own = plan.field.data_type();
     let is_same_form = match own {
         // Values of type `INT96` have nanoseconds, which a coarser unit would lose after
         // decryption.
@@ -350,7 +369,7 @@ fn parquet_type(field: &FieldRef, is_int96: bool) -> Result<(TypePtr, DataType),
     ))
 }
 
-fn width(leaf: &Type) -> i32 {
+fn fixed_length(leaf: &Type) -> i32 {
     match leaf {
         Type::PrimitiveType { type_length, .. } => *type_length,
         Type::GroupType { .. } => 0,
@@ -359,9 +378,10 @@ fn width(leaf: &Type) -> i32 {
 
 /// Returns a schema with another type of the leaf at a path. The leaf keeps its name, id and
 /// repetition.
-fn replaced(node: &TypePtr, path: &[String], leaf: &Type) -> Result<TypePtr, String> {
+fn replace_leaf(node: &TypePtr, path: &[String], leaf: &Type) -> Result<TypePtr, String> {
     let Some((first, rest)) = path.split_first() else {
-        let (old, new) = (node.get_basic_info(), leaf.get_basic_info());
+        let old = node.get_basic_info();
+        let new = leaf.get_basic_info();
         let (precision, scale) = match leaf {
             Type::PrimitiveType {
                 precision, scale, ..
@@ -373,7 +393,7 @@ fn replaced(node: &TypePtr, path: &[String], leaf: &Type) -> Result<TypePtr, Str
             .with_id(old.has_id().then(|| old.id()))
             .with_logical_type(new.logical_type_ref().cloned())
             .with_converted_type(new.converted_type())
-            .with_length(width(leaf))
+            .with_length(fixed_length(leaf))
             .with_precision(precision)
             .with_scale(scale)
             .build();
@@ -385,7 +405,7 @@ fn replaced(node: &TypePtr, path: &[String], leaf: &Type) -> Result<TypePtr, Str
         .iter_mut()
         .find(|child| child.name() == first)
         .ok_or("it is not in the schema")?;
-    *child = replaced(child, rest, leaf)?;
+    *child = replace_leaf(child, rest, leaf)?;
     let builder = Type::group_type_builder(info.name())
         .with_fields(fields)
         .with_id(info.has_id().then(|| info.id()))
@@ -414,7 +434,7 @@ impl<E: DocumentEngine> BatchWork for SealWork<E> {
         job: &Arc<JobState>,
         batch: ReadBatch,
     ) -> Result<ChangedBatch, JobError> {
-        let (batch, leaf, pieces) = job.on_thread(batch, cut).await??;
+        let (batch, leaf, pieces) = job.on_thread(batch, divide_batch).await??;
         let mut results = Vec::with_capacity(pieces.len());
         for mut piece in pieces {
             let result = self
@@ -432,7 +452,7 @@ impl<E: DocumentEngine> BatchWork for SealWork<E> {
                 })?;
             let divided = piece.divide(&result);
             let divided = divided.ok_or_else(|| {
-                JobError::Engine("a result has not as many values as the request".into())
+                JobError::Engine("a result has another number of values than its request".into())
             })?;
             results.extend(divided.into_iter().map(|(_, values)| values));
         }
@@ -449,7 +469,7 @@ impl<E: DocumentEngine> BatchWork for SealWork<E> {
     }
 }
 
-fn cut(
+fn divide_batch(
     job: &JobState,
     batch: ReadBatch,
 ) -> Result<(ReadBatch, Leaf, Vec<sealwire_columns::Piece>), JobError> {
@@ -515,7 +535,7 @@ fn put_back(
             error => layout.column_invalid(batch.column, &error.to_string()),
         },
     )?;
-    let values = Values::empty(new.physical).like(&array, new.width);
+    let values = Values::empty(new.physical).convert_array(&array, new.width);
     let values =
         values.ok_or_else(|| layout.value_error(&batch, 0, "a result does not fit the column"))?;
     if values.len() != batch.values.len() {
@@ -523,9 +543,9 @@ fn put_back(
     }
     check_rows(job, &batch, &values)?;
     let mut counts = Counts::default();
-    (0..values.len()).for_each(|_| counts.masked(own.kept, false));
-    counts.nulls(own.kept, own.nulls(&batch.levels));
-    layout.ledger.add(&counts);
+    (0..values.len()).for_each(|_| counts.add_masked(own.kept, false));
+    counts.add_nulls(own.kept, own.nulls(&batch.levels));
+    layout.running_report.add(&counts);
     Ok(ChangedBatch {
         column: batch.column,
         values,

@@ -56,13 +56,13 @@ impl Origin {
             Self::File(file) => file.read_at(buffer, at),
             Self::Object(reader, failed) => reader
                 .read_at(buffer, at)
-                .map_err(|error| io::Error::other(noted(failed, error))),
+                .map_err(|error| io::Error::other(keep_first_error(failed, error))),
         }
     }
 }
 
 /// Keeps the first error of an object. Returns the text for the `parquet` crate.
-fn noted(failed: &Mutex<Option<JobError>>, error: JobError) -> &'static str {
+fn keep_first_error(failed: &Mutex<Option<JobError>>, error: JobError) -> &'static str {
     failed
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
@@ -119,7 +119,7 @@ impl ChunkReader for SourceFile {
             .is_none_or(|end| end > self.length)
         {
             return Err(ParquetError::EOF(
-                "the file ends within what its metadata announces".to_owned(),
+                "the file is shorter than its metadata announces".to_owned(),
             ));
         }
         match &*self.origin {
@@ -130,7 +130,7 @@ impl ChunkReader for SourceFile {
             }
             Origin::Object(reader, failed) => reader
                 .read_exact(start, length)
-                .map_err(|error| ParquetError::General(noted(failed, error).to_owned())),
+                .map_err(|error| ParquetError::General(keep_first_error(failed, error).to_owned())),
         }
     }
 }
@@ -169,52 +169,66 @@ pub(super) fn read_metadata(name: &str, source: &SourceFile) -> Result<ParquetMe
 }
 
 fn read_footer(name: &str, source: &SourceFile) -> Result<ParquetMetaData, JobError> {
-    let broken = |error: ParquetError| JobError::Invalid {
+    checked_footer(source).map_err(|FooterError(what)| JobError::Invalid {
         name: name.to_owned(),
-        what: error.to_string(),
-    };
-    let invalid = |what: &str| JobError::Invalid {
-        name: name.to_owned(),
-        what: what.to_owned(),
-    };
+        what,
+    })
+}
+
+/// A reason why a footer is invalid.
+struct FooterError(String);
+
+impl From<ParquetError> for FooterError {
+    fn from(error: ParquetError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<&str> for FooterError {
+    fn from(what: &str) -> Self {
+        Self(what.to_owned())
+    }
+}
+
+const ENCRYPTED: &str = "it is encrypted, and only Parquet files without encryption can be masked";
+
+fn checked_footer(source: &SourceFile) -> Result<ParquetMetaData, FooterError> {
     if source.len() < MAGIC_LEN + FOOTER_TAIL_LEN {
-        return Err(invalid("it is too short for a Parquet file"));
+        return Err("it is too short for a Parquet file".into());
     }
     let tail_at = source.len() - FOOTER_TAIL_LEN;
-    let tail = source
-        .get_bytes(tail_at, FOOTER_TAIL_LEN as usize)
-        .map_err(broken)?;
-    let tail = FooterTail::try_from(&tail[..]).map_err(broken)?;
-    let encrypted = "it is encrypted, and only Parquet files without encryption can be masked";
+    let tail = source.get_bytes(tail_at, FOOTER_TAIL_LEN as usize)?;
+    let tail = FooterTail::try_from(&tail[..])?;
     if tail.is_encrypted_footer() {
-        return Err(invalid(encrypted));
+        return Err(ENCRYPTED.into());
     }
     let footer_at = tail_at
         .checked_sub(tail.metadata_length() as u64)
-        .filter(|at| *at >= MAGIC_LEN);
-    let footer_at = footer_at.ok_or_else(|| invalid("its footer is longer than the file"))?;
+        .filter(|at| *at >= MAGIC_LEN)
+        .ok_or("its footer is longer than the file")?;
     if tail.metadata_length() > FOOTER_BYTES_MAX {
-        return Err(invalid(&format!(
+        return Err(FooterError(format!(
             "its footer has more than {FOOTER_BYTES_MAX} bytes"
         )));
     }
-    let footer = source
-        .get_bytes(footer_at, tail.metadata_length())
-        .map_err(broken)?;
-    let summary = footer_summary(&footer).ok_or_else(|| invalid("its footer is invalid"))?;
+
+    let footer = source.get_bytes(footer_at, tail.metadata_length())?;
+    let summary = footer_summary(&footer).ok_or("its footer is invalid")?;
     drop(footer);
     if summary.is_encrypted {
-        return Err(invalid(encrypted));
+        return Err(ENCRYPTED.into());
     }
     if summary.structs > FOOTER_STRUCTS_MAX || summary.path_bytes > SCHEMA_PATH_BYTES_MAX {
-        return Err(invalid(
-            "its footer describes more columns and row groups than this program reads",
-        ));
+        return Err(
+            "its footer describes more columns and row groups than this program reads".into(),
+        );
     }
+
     let options = ParquetMetaDataOptions::new().with_encoding_stats_as_mask(false);
     let reader = ParquetMetaDataReader::new().with_metadata_options(Some(options));
-    let metadata = reader.parse_and_finish(source).map_err(broken)?;
-    check_chunks(source, &metadata, footer_at).map_err(|what| invalid(&what))?;
+    let metadata = reader.parse_and_finish(source)?;
+    check_chunks(source, &metadata, footer_at).map_err(FooterError)?;
+
     let has_readable_indexes = indexes_span(&metadata) <= INDEXES_SPAN_MAX;
     let reader = ParquetMetaDataReader::new_with_metadata(metadata);
     let policy = if has_readable_indexes {
@@ -223,8 +237,8 @@ fn read_footer(name: &str, source: &SourceFile) -> Result<ParquetMetaData, JobEr
         PageIndexPolicy::Skip
     };
     let mut reader = reader.with_page_index_policy(policy);
-    reader.read_page_indexes(source).map_err(broken)?;
-    reader.finish().map_err(broken)
+    reader.read_page_indexes(source)?;
+    Ok(reader.finish()?)
 }
 
 /// Returns the number of bytes from the first page index to the end of the last one. The `parquet`
@@ -241,7 +255,8 @@ fn indexes_span(metadata: &ParquetMetaData) -> u64 {
             chunk.offset_index_offset().zip(chunk.offset_index_length()),
         ]
     });
-    let (mut first, mut end) = (i64::MAX, 0);
+    let mut first = i64::MAX;
+    let mut end = 0;
     for (start, length) in ranges.flatten() {
         first = first.min(start);
         end = end.max(start.saturating_add(i64::from(length)));
@@ -263,6 +278,7 @@ fn check_chunks(
     if rows.is_none() {
         return Err("the numbers of rows of its row groups are invalid".to_owned());
     }
+
     let mut ranges = Vec::new();
     let groups = metadata.row_groups().iter();
     for (group, chunk) in
@@ -277,6 +293,7 @@ fn check_chunks(
         if chunk.file_path().is_some_and(|path| !path.is_empty()) {
             return Err(format!("column {column} is in another file"));
         }
+
         let data = chunk.data_page_offset();
         let start = chunk.dictionary_page_offset().unwrap_or(data);
         let length = chunk.compressed_size();
@@ -293,6 +310,7 @@ fn check_chunks(
         {
             return Err(format!("the metadata of column {column} is invalid"));
         }
+
         // Indexes and bloom filters are copied with a kept column, so they must not overlap with
         // another column.
         let column_index = chunk.column_index_offset().zip(chunk.column_index_length());
@@ -321,6 +339,7 @@ fn check_chunks(
         }
         ranges.push((start, length, column));
     }
+
     ranges.sort_unstable();
     match ranges
         .windows(2)

@@ -55,12 +55,12 @@ pub(super) fn footer_summary(footer: &[u8]) -> Option<FooterSummary> {
         structs: 0,
     };
     let mut summary = FooterSummary::default();
-    reader.fields(0, &mut |reader, field, kind| {
+    reader.visit_fields(0, &mut |reader, field, kind| {
         summary.is_encrypted |= field == ENCRYPTION_ALGORITHM;
         if (field, kind) != (SCHEMA, LIST) {
             return Some(false);
         }
-        summary.path_bytes = summary.path_bytes.saturating_add(reader.schema()?);
+        summary.path_bytes = summary.path_bytes.saturating_add(reader.read_schema()?);
         Some(true)
     })?;
     summary.structs = reader.structs;
@@ -84,21 +84,21 @@ pub(super) fn with_column_orders(mut end: Vec<u8>, orders: &Option<Vec<u8>>) -> 
         structs: 0,
     };
     let mut at = 0;
-    reader.fields(0, &mut |reader, field, kind| {
-        let behind_header = footer.len() - reader.bytes.len();
-        last = (field, at, behind_header);
+    reader.visit_fields(0, &mut |reader, field, kind| {
+        let after_header = footer.len() - reader.bytes.len();
+        last = (field, at, after_header);
         if !matches!(kind, TRUE | FALSE) {
-            reader.value(kind, 0)?;
+            reader.skip_value(kind, 0)?;
         }
         at = footer.len() - reader.bytes.len();
         Some(true)
     })?;
-    let (field, before_header, behind_header) = last;
+    let (field, before_header, after_header) = last;
     (field == COLUMN_ORDERS && reader.bytes.is_empty()).then_some(())?;
 
     match orders {
         Some(orders) => {
-            end.truncate(footer_at + behind_header);
+            end.truncate(footer_at + after_header);
             match u8::try_from(orders.len()) {
                 Ok(count @ 0..15) => end.push(count << 4 | STRUCT),
                 _ => {
@@ -153,7 +153,7 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<(PageHeader, usize)> {
         values: -1,
         ..PageHeader::default()
     };
-    reader.fields(0, &mut |reader, field, kind| {
+    reader.visit_fields(0, &mut |reader, field, kind| {
         let of = match (field, header.kind) {
             (1, _) => &mut header.kind,
             (2, _) => &mut header.uncompressed_bytes,
@@ -161,7 +161,7 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<(PageHeader, usize)> {
             (5, 0) | (7, 2) | (8, 3) => {
                 (kind == STRUCT).then_some(())?;
                 header.values = -1;
-                reader.fields(1, &mut |reader, inner, kind| {
+                reader.visit_fields(1, &mut |reader, inner, kind| {
                     let of = match (field, inner) {
                         (_, 1) => &mut header.values,
                         (8, 5) => &mut header.level_bytes.0,
@@ -189,7 +189,7 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<(PageHeader, usize)> {
 pub(super) fn bloom_filter_len(bytes: &[u8]) -> Option<u64> {
     let mut reader = Compact { bytes, structs: 0 };
     let mut filter_bytes = None;
-    reader.fields(0, &mut |reader, field, kind| {
+    reader.visit_fields(0, &mut |reader, field, kind| {
         if field == 1 {
             filter_bytes = u64::try_from(reader.i32(kind)?).ok();
         }
@@ -199,7 +199,7 @@ pub(super) fn bloom_filter_len(bytes: &[u8]) -> Option<u64> {
 }
 
 /// Takes an unsigned number of variable length (ULEB128) from the start of some bytes.
-pub(super) fn varint(bytes: &mut &[u8]) -> Option<u64> {
+pub(super) fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
         let (byte, rest) = bytes.split_first()?;
@@ -213,8 +213,8 @@ pub(super) fn varint(bytes: &mut &[u8]) -> Option<u64> {
 }
 
 /// Takes a signed number of variable length, in zigzag form, from the start of some bytes.
-pub(super) fn zigzag(bytes: &mut &[u8]) -> Option<i64> {
-    let value = varint(bytes)?;
+pub(super) fn take_zigzag(bytes: &mut &[u8]) -> Option<i64> {
+    let value = take_varint(bytes)?;
     Some((value >> 1) as i64 ^ -((value & 1) as i64))
 }
 
@@ -229,7 +229,7 @@ struct Compact<'a> {
 type Visit<'v, 'a> = &'v mut dyn FnMut(&mut Compact<'a>, i16, u8) -> Option<bool>;
 
 impl<'a> Compact<'a> {
-    fn byte(&mut self) -> Option<u8> {
+    fn take_byte(&mut self) -> Option<u8> {
         let (first, rest) = self.bytes.split_first()?;
         self.bytes = rest;
         Some(*first)
@@ -240,24 +240,24 @@ impl<'a> Compact<'a> {
         Some(())
     }
 
-    fn varint(&mut self) -> Option<u64> {
-        varint(&mut self.bytes)
+    fn take_varint(&mut self) -> Option<u64> {
+        take_varint(&mut self.bytes)
     }
 
-    fn zigzag(&mut self) -> Option<i64> {
-        zigzag(&mut self.bytes)
+    fn take_zigzag(&mut self) -> Option<i64> {
+        take_zigzag(&mut self.bytes)
     }
 
     fn i32(&mut self, kind: u8) -> Option<i32> {
         (kind == I32).then_some(())?;
-        i32::try_from(self.zigzag()?).ok()
+        i32::try_from(self.take_zigzag()?).ok()
     }
 
     /// Reads the type of a list's elements and their number.
-    fn list(&mut self) -> Option<(u8, u64)> {
-        let header = self.byte()?;
+    fn list_header(&mut self) -> Option<(u8, u64)> {
+        let header = self.take_byte()?;
         let count = if header >> 4 == 0xf {
-            self.varint()?
+            self.take_varint()?
         } else {
             u64::from(header >> 4)
         };
@@ -267,59 +267,59 @@ impl<'a> Compact<'a> {
         Some((header & 0xf, count))
     }
 
-    /// Reads a struct, and calls `seen` for each field.
-    fn fields(&mut self, depth: usize, seen: Visit<'_, 'a>) -> Option<()> {
+    /// Reads a struct, and calls `visit` for each field.
+    fn visit_fields(&mut self, depth: usize, visit: Visit<'_, 'a>) -> Option<()> {
         let mut field = 0_i16;
         loop {
-            let header = self.byte()?;
+            let header = self.take_byte()?;
             if header == 0 {
                 return Some(());
             }
             field = match header >> 4 {
-                0 => i16::try_from(self.zigzag()?).ok()?,
+                0 => i16::try_from(self.take_zigzag()?).ok()?,
                 delta => field.checked_add(i16::from(delta))?,
             };
             let kind = header & 0xf;
             // The value of a boolean field is in its header.
-            if !seen(self, field, kind)? && !matches!(kind, TRUE | FALSE) {
-                self.value(kind, depth)?;
+            if !visit(self, field, kind)? && !matches!(kind, TRUE | FALSE) {
+                self.skip_value(kind, depth)?;
             }
         }
     }
 
-    fn value(&mut self, kind: u8, depth: usize) -> Option<()> {
+    fn skip_value(&mut self, kind: u8, depth: usize) -> Option<()> {
         if depth > DEPTH_MAX {
             return None;
         }
         match kind {
             1..=3 => self.skip(1),
-            4..=6 => self.varint().map(drop),
+            4..=6 => self.take_varint().map(drop),
             7 => self.skip(8),
             8 => {
-                let length = self.varint()?;
+                let length = self.take_varint()?;
                 self.skip(length)
             }
             LIST | 10 => {
-                let (kind, count) = self.list()?;
-                (0..count).try_for_each(|_| self.value(kind, depth + 1))
+                let (kind, count) = self.list_header()?;
+                (0..count).try_for_each(|_| self.skip_value(kind, depth + 1))
             }
             11 => {
-                let count = self.varint()?;
-                let kinds = if count > 0 { self.byte()? } else { 0 };
+                let count = self.take_varint()?;
+                let kinds = if count > 0 { self.take_byte()? } else { 0 };
                 (0..count).try_for_each(|_| {
-                    self.value(kinds >> 4, depth + 1)?;
-                    self.value(kinds & 0xf, depth + 1)
+                    self.skip_value(kinds >> 4, depth + 1)?;
+                    self.skip_value(kinds & 0xf, depth + 1)
                 })
             }
-            STRUCT => self.fields(depth + 1, &mut |_, _, _| Some(false)),
+            STRUCT => self.visit_fields(depth + 1, &mut |_, _, _| Some(false)),
             _ => None,
         }
     }
 
     /// Reads the elements of a schema, which are in depth-first order. Returns the bytes of the
     /// paths of all elements.
-    fn schema(&mut self) -> Option<u64> {
-        let (kind, count) = self.list()?;
+    fn read_schema(&mut self) -> Option<u64> {
+        let (kind, count) = self.list_header()?;
         (kind == STRUCT).then_some(())?;
         // For each group above the next element: the number of its remaining children, and the
         // length of its path.
@@ -328,13 +328,13 @@ impl<'a> Compact<'a> {
         for _ in 0..count {
             let mut children = 0;
             let mut path = open.last().map_or(0, |(_, path)| *path);
-            self.fields(1, &mut |reader, field, kind| match (field, kind) {
+            self.visit_fields(1, &mut |reader, field, kind| match (field, kind) {
                 (NUM_CHILDREN, _) => {
                     children = reader.i32(kind)?;
                     Some(true)
                 }
                 (NAME, BINARY) => {
-                    let length = reader.varint()?;
+                    let length = reader.take_varint()?;
                     path = path.saturating_add(length);
                     reader.skip(length)?;
                     Some(true)
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn the_field_is_found_among_others() {
+    fn encryption_field_is_found_among_others() {
         // i32 1, list of two structs (bool, binary), binary, and the field 8 as an empty struct in
         // a union.
         let before = [

@@ -48,6 +48,22 @@ pub(super) struct Levels {
     pub(super) repetitions: Vec<i16>,
 }
 
+impl Levels {
+    /// Returns the levels of some entries.
+    pub(super) fn range(&self, entries: Range<usize>) -> Self {
+        Self {
+            definitions: self
+                .definitions
+                .get(entries.clone())
+                .map_or(Vec::new(), <[i16]>::to_vec),
+            repetitions: self
+                .repetitions
+                .get(entries)
+                .map_or(Vec::new(), <[i16]>::to_vec),
+        }
+    }
+}
+
 /// Reads up to `records` whole records and appends them. Returns the number of records and of
 /// entries.
 pub(super) fn read(
@@ -56,7 +72,8 @@ pub(super) fn read(
     levels: &mut Levels,
     values: &mut Values,
 ) -> Result<(usize, usize), ParquetError> {
-    let (definitions, repetitions) = (Some(&mut levels.definitions), Some(&mut levels.repetitions));
+    let definitions = Some(&mut levels.definitions);
+    let repetitions = Some(&mut levels.repetitions);
     macro_rules! read {
         ($reader:expr, $values:expr) => {{
             let (records, _, entries) =
@@ -125,7 +142,7 @@ pub(super) fn write(
     Ok(())
 }
 
-fn primitives<T: ArrowPrimitiveType>(
+fn primitive_array<T: ArrowPrimitiveType>(
     values: impl Iterator<Item = T::Native>,
     data_type: &DataType,
 ) -> ArrayRef {
@@ -133,7 +150,9 @@ fn primitives<T: ArrowPrimitiveType>(
 }
 
 /// Copies values into one new buffer, which they share.
-fn detached<'v>(values: impl Iterator<Item = &'v [u8]> + Clone) -> impl Iterator<Item = ByteArray> {
+fn share_new_buffer<'v>(
+    values: impl Iterator<Item = &'v [u8]> + Clone,
+) -> impl Iterator<Item = ByteArray> {
     let mut all = Vec::with_capacity(values.clone().map(<[u8]>::len).sum());
     let ends: Vec<usize> = values
         .map(|value| {
@@ -239,10 +258,10 @@ impl Values {
     pub(super) fn detached(self) -> Self {
         match self {
             Self::Bytes(values) => {
-                Self::Bytes(detached(values.iter().map(ByteArray::data)).collect())
+                Self::Bytes(share_new_buffer(values.iter().map(ByteArray::data)).collect())
             }
             Self::Fixed(values) => Self::Fixed(
-                detached(values.iter().map(|value| value.data()))
+                share_new_buffer(values.iter().map(|value| value.data()))
                     .map(FixedLenByteArray::from)
                     .collect(),
             ),
@@ -257,33 +276,33 @@ impl Values {
         Ok(match (self, data_type) {
             (Self::Bool(values), DataType::Boolean) => Arc::new(BooleanArray::from(values.clone())),
             (Self::Float(values), DataType::Float32) => {
-                primitives::<Float32Type>(values.iter().copied(), data_type)
+                primitive_array::<Float32Type>(values.iter().copied(), data_type)
             }
             (Self::Double(values), DataType::Float64) => {
-                primitives::<Float64Type>(values.iter().copied(), data_type)
+                primitive_array::<Float64Type>(values.iter().copied(), data_type)
             }
             (Self::Int32(values), _) => {
                 let values = values.iter().copied();
                 match data_type {
                     DataType::Int8 => {
-                        primitives::<Int8Type>(values.map(|value| value as i8), data_type)
+                        primitive_array::<Int8Type>(values.map(|value| value as i8), data_type)
                     }
                     DataType::Int16 => {
-                        primitives::<Int16Type>(values.map(|value| value as i16), data_type)
+                        primitive_array::<Int16Type>(values.map(|value| value as i16), data_type)
                     }
-                    DataType::Int32 => primitives::<Int32Type>(values, data_type),
+                    DataType::Int32 => primitive_array::<Int32Type>(values, data_type),
                     DataType::UInt8 => {
-                        primitives::<UInt8Type>(values.map(|value| value as u8), data_type)
+                        primitive_array::<UInt8Type>(values.map(|value| value as u8), data_type)
                     }
                     DataType::UInt16 => {
-                        primitives::<UInt16Type>(values.map(|value| value as u16), data_type)
+                        primitive_array::<UInt16Type>(values.map(|value| value as u16), data_type)
                     }
                     DataType::UInt32 => {
-                        primitives::<UInt32Type>(values.map(|value| value as u32), data_type)
+                        primitive_array::<UInt32Type>(values.map(|value| value as u32), data_type)
                     }
-                    DataType::Date32 => primitives::<Date32Type>(values, data_type),
+                    DataType::Date32 => primitive_array::<Date32Type>(values, data_type),
                     DataType::Decimal128(..) => {
-                        primitives::<Decimal128Type>(values.map(i128::from), data_type)
+                        primitive_array::<Decimal128Type>(values.map(i128::from), data_type)
                     }
                     _ => return Err((0, TYPE)),
                 }
@@ -291,21 +310,21 @@ impl Values {
             (Self::Int64(values), _) => {
                 let values = values.iter().copied();
                 match data_type {
-                    DataType::Int64 => primitives::<Int64Type>(values, data_type),
+                    DataType::Int64 => primitive_array::<Int64Type>(values, data_type),
                     DataType::UInt64 => {
-                        primitives::<UInt64Type>(values.map(|value| value as u64), data_type)
+                        primitive_array::<UInt64Type>(values.map(|value| value as u64), data_type)
                     }
                     DataType::Decimal128(..) => {
-                        primitives::<Decimal128Type>(values.map(i128::from), data_type)
+                        primitive_array::<Decimal128Type>(values.map(i128::from), data_type)
                     }
                     DataType::Timestamp(TimeUnit::Millisecond, _) => {
-                        primitives::<TimestampMillisecondType>(values, data_type)
+                        primitive_array::<TimestampMillisecondType>(values, data_type)
                     }
                     DataType::Timestamp(TimeUnit::Microsecond, _) => {
-                        primitives::<TimestampMicrosecondType>(values, data_type)
+                        primitive_array::<TimestampMicrosecondType>(values, data_type)
                     }
                     DataType::Timestamp(TimeUnit::Nanosecond, _) => {
-                        primitives::<TimestampNanosecondType>(values, data_type)
+                        primitive_array::<TimestampNanosecondType>(values, data_type)
                     }
                     _ => return Err((0, TYPE)),
                 }
@@ -314,9 +333,9 @@ impl Values {
                 let instants = values
                     .iter()
                     .enumerate()
-                    .map(|(at, value)| instant(value).ok_or((at, OUT_OF_RANGE)));
+                    .map(|(at, value)| nanoseconds_of(value).ok_or((at, OUT_OF_RANGE)));
                 let instants = instants.collect::<Result<Vec<_>, _>>()?;
-                primitives::<TimestampNanosecondType>(instants.into_iter(), data_type)
+                primitive_array::<TimestampNanosecondType>(instants.into_iter(), data_type)
             }
             (Self::Bytes(values), DataType::Utf8) => {
                 let mut builder = StringBuilder::with_capacity(values.len(), self.bytes());
@@ -344,10 +363,10 @@ impl Values {
                 Arc::new(builder.finish())
             }
             (Self::Bytes(values), DataType::Decimal128(..)) => {
-                decimals(values.iter().map(ByteArray::data), data_type)?
+                decimal_array(values.iter().map(ByteArray::data), data_type)?
             }
             (Self::Fixed(values), DataType::Decimal128(..)) => {
-                decimals(values.iter().map(|value| value.data()), data_type)?
+                decimal_array(values.iter().map(|value| value.data()), data_type)?
             }
             _ => return Err((0, TYPE)),
         })
@@ -386,7 +405,7 @@ impl Values {
     /// Returns the non-null values of an array, in the form of the values from which the array was
     /// made. `width` is the length of values of fixed length. Returns `None` if a value does not
     /// fit.
-    pub(super) fn like(&self, array: &ArrayRef, width: i32) -> Option<Self> {
+    pub(super) fn convert_array(&self, array: &ArrayRef, width: i32) -> Option<Self> {
         macro_rules! numbers {
             ($type:ty, $as:ty) => {
                 array
@@ -397,7 +416,6 @@ impl Values {
                     .collect()
             };
         }
-        let decimals = || array.as_primitive::<Decimal128Type>().iter().flatten();
         Some(match (self, array.data_type()) {
             (Self::Bool(_), DataType::Boolean) => {
                 Self::Bool(array.as_boolean().iter().flatten().collect())
@@ -412,7 +430,7 @@ impl Values {
                 DataType::UInt16 => numbers!(UInt16Type, i32),
                 DataType::UInt32 => numbers!(UInt32Type, i32),
                 DataType::Date32 => numbers!(Date32Type, i32),
-                DataType::Decimal128(..) => decimals()
+                DataType::Decimal128(..) => decimal_values(array)
                     .map(|value| value.try_into().ok())
                     .collect::<Option<_>>()?,
                 _ => return None,
@@ -429,7 +447,7 @@ impl Values {
                 DataType::Timestamp(TimeUnit::Nanosecond, _) => {
                     numbers!(TimestampNanosecondType, i64)
                 }
-                DataType::Decimal128(..) => decimals()
+                DataType::Decimal128(..) => decimal_values(array)
                     .map(|value| value.try_into().ok())
                     .collect::<Option<_>>()?,
                 _ => return None,
@@ -444,14 +462,22 @@ impl Values {
             ),
             (Self::Bytes(_), DataType::Utf8) => {
                 let array = array.as_string::<i32>();
-                Self::Bytes(shared(array.value_data(), array.value_offsets(), array))
+                Self::Bytes(shared_values(
+                    array.value_data(),
+                    array.value_offsets(),
+                    array,
+                ))
             }
             (Self::Bytes(_), DataType::Binary) => {
                 let array = array.as_binary::<i32>();
-                Self::Bytes(shared(array.value_data(), array.value_offsets(), array))
+                Self::Bytes(shared_values(
+                    array.value_data(),
+                    array.value_offsets(),
+                    array,
+                ))
             }
             (Self::Bytes(_), DataType::Decimal128(..)) => Self::Bytes(
-                decimals()
+                decimal_values(array)
                     .map(|value| ByteArray::from(shortest(value).to_vec()))
                     .collect(),
             ),
@@ -464,15 +490,12 @@ impl Values {
                 )
             }
             (Self::Fixed(_), DataType::Decimal128(..)) => {
-                let wide = |value: i128| -> Option<FixedLenByteArray> {
-                    let width = usize::try_from(width).ok()?;
-                    let short = shortest(value);
-                    let fill = if value < 0 { 0xff } else { 0 };
-                    let mut bytes = vec![fill; width.checked_sub(short.len())?];
-                    bytes.extend_from_slice(&short);
-                    Some(FixedLenByteArray::from(bytes))
-                };
-                Self::Fixed(decimals().map(wide).collect::<Option<_>>()?)
+                let width = usize::try_from(width).ok()?;
+                Self::Fixed(
+                    decimal_values(array)
+                        .map(|value| fixed_width(value, width))
+                        .collect::<Option<_>>()?,
+                )
             }
             _ => return None,
         })
@@ -481,7 +504,7 @@ impl Values {
 
 const OUT_OF_RANGE: &str = "its instant is out of the range of nanoseconds since 1970";
 
-fn decimals<'a>(
+fn decimal_array<'a>(
     values: impl Iterator<Item = &'a [u8]>,
     data_type: &DataType,
 ) -> Result<ArrayRef, (usize, &'static str)> {
@@ -492,35 +515,46 @@ fn decimals<'a>(
     Ok(Arc::new(builder.finish()))
 }
 
+fn decimal_values(array: &ArrayRef) -> impl Iterator<Item = i128> {
+    array.as_primitive::<Decimal128Type>().iter().flatten()
+}
+
+/// Returns a number in two's complement with `width` bytes, or `None` if it needs more bytes.
+fn fixed_width(value: i128, width: usize) -> Option<FixedLenByteArray> {
+    let short = shortest(value);
+    let fill = if value < 0 { 0xff } else { 0 };
+    let mut bytes = vec![fill; width.checked_sub(short.len())?];
+    bytes.extend_from_slice(&short);
+    Some(FixedLenByteArray::from(bytes))
+}
+
 /// Returns a number in two's complement without superfluous bytes.
 fn shortest(value: i128) -> Vec<u8> {
     let bytes = value.to_be_bytes();
     let fill = if value < 0 { 0xff } else { 0 };
-    let is_superfluous = |at: usize| bytes[at] == fill && (bytes[at + 1] ^ fill) < 0x80;
-    let start = (0..15).find(|at| !is_superfluous(*at)).unwrap_or(15);
+    // A leading fill byte is superfluous if the next byte has the same sign bit.
+    let start = (0..15)
+        .find(|at| bytes[*at] != fill || (bytes[at + 1] ^ fill) >= 0x80)
+        .unwrap_or(15);
     bytes[start..].to_vec()
 }
 
 /// Returns the non-null values of an array, which share one buffer.
-fn shared(data: &[u8], offsets: &[i32], array: &dyn Array) -> Vec<ByteArray> {
-    let (first, last) = (
-        offsets.first().copied().unwrap_or(0),
-        offsets.last().copied().unwrap_or(0),
-    );
+fn shared_values(data: &[u8], offsets: &[i32], array: &dyn Array) -> Vec<ByteArray> {
+    let first = offsets.first().copied().unwrap_or(0);
+    let last = offsets.last().copied().unwrap_or(0);
     let buffer = Bytes::copy_from_slice(&data[first as usize..last as usize]);
     let rows = (0..array.len()).filter(|row| array.is_valid(*row));
     rows.map(|row| {
-        let (start, end) = (
-            (offsets[row] - first) as usize,
-            (offsets[row + 1] - first) as usize,
-        );
+        let start = (offsets[row] - first) as usize;
+        let end = (offsets[row + 1] - first) as usize;
         ByteArray::from(buffer.slice(start..end))
     })
     .collect()
 }
 
 /// Returns an instant as nanoseconds since 1970, or `None` if it is out of range.
-fn instant(value: &Int96) -> Option<i64> {
+fn nanoseconds_of(value: &Int96) -> Option<i64> {
     let [low, high, day] = value.data() else {
         return None;
     };
@@ -572,10 +606,10 @@ mod tests {
     #[test]
     fn instants_keep_their_nanoseconds() {
         for value in [0, -1, 1, 1_773_480_413_589_793_238, i64::MAX, i64::MIN] {
-            assert_eq!(instant(&int96(value)), Some(value));
+            assert_eq!(nanoseconds_of(&int96(value)), Some(value));
         }
         let mut value = Int96::new();
         value.set_data(0, 0, u32::MAX);
-        assert_eq!(instant(&value), None);
+        assert_eq!(nanoseconds_of(&value), None);
     }
 }

@@ -10,7 +10,7 @@ use sealwire_msgpack::{Token, TokenReader};
 use super::layout::Layout;
 use super::read::ChunkRows;
 use super::source::{self, SourceFile};
-use crate::mask_job::batch::plain;
+use crate::mask_job::batch::write_scalar;
 use crate::mask_job::error::JobError;
 use crate::mask_job::leak::{Check, LeakReport};
 use crate::mask_job::limits::Limits;
@@ -26,24 +26,25 @@ pub(crate) fn verify(
     progress: &Progress,
 ) -> Result<LeakReport, JobError> {
     // All passes read the same open files or objects.
-    let open = |input: &Input| {
-        source::open(input, progress.job_stop()).map(|opened| (input.name(), opened))
-    };
-    let (source, target) = (open(source)?, open(target)?);
+    let stop = progress.job_stop();
+    let source = (source.name(), source::open(source, stop)?);
+    let target = (target.name(), source::open(target, stop)?);
     let bytes = source.1.len() + target.1.len();
     for pass in 1.. {
-        progress.expect(bytes * u64::from(pass), 0);
-        originals(&source, &mut check, limits, progress).map_err(|error| source.1.cause(error))?;
-        seen(&target, &mut check, limits, progress).map_err(|error| target.1.cause(error))?;
+        progress.set_totals(bytes * u64::from(pass), 0);
+        add_originals(&source, &mut check, limits, progress)
+            .map_err(|error| source.1.cause(error))?;
+        check_values(&target, &mut check, limits, progress)
+            .map_err(|error| target.1.cause(error))?;
         if !check.end_pass() {
-            return Ok(check.report(pass));
+            return Ok(check.into_report(pass));
         }
     }
     Ok(LeakReport::default())
 }
 
 /// Records the values of the source that rules mask.
-fn originals(
+fn add_originals(
     input: &(String, SourceFile),
     check: &mut Check,
     limits: Limits,
@@ -65,15 +66,15 @@ fn originals(
                 LeafDecision::Keep => None,
             };
             if let Some(rule) = rule {
-                let field = check.field(leaf.path.text(), rule);
-                check.original(field, text);
+                let field = check.field_number(leaf.path.text(), rule);
+                check.add_original(field, text);
             }
         },
     )
 }
 
 /// Checks the values of the target.
-fn seen(
+fn check_values(
     input: &(String, SourceFile),
     check: &mut Check,
     limits: Limits,
@@ -95,24 +96,24 @@ fn seen(
                         layout.leaves[column].plan.field.data_type()
                     ),
                 };
-                check.skip(name, &why);
+                check.skip_column(name, &why);
                 return;
             };
             numbers.resize(layout.leaves.len(), None);
             let numbers = numbers[column].get_or_insert_with(|| check.fields_named(name));
-            check.seen(name, numbers, text);
+            check.check_value(name, numbers, text);
         },
     )
 }
 
-/// Calls `met` with every value of a file as text. `met` gets `None` for each binary value that is
+/// Calls `visit` with every value of a file as text. `visit` gets `None` for each binary value that is
 /// not UTF-8, and once for each column of an unreadable type.
 fn each_text(
     (name, file): &(String, SourceFile),
     check: &mut Check,
     limits: Limits,
     progress: &Progress,
-    mut met: impl FnMut(&Layout, usize, &mut Check, Option<&str>),
+    mut visit: impl FnMut(&Layout, usize, &mut Check, Option<&str>),
 ) -> Result<(), JobError> {
     let metadata = source::read_metadata(name, file)?;
     let layout = Layout::new(
@@ -121,10 +122,11 @@ fn each_text(
         metadata,
         super::is_masked,
     )?;
-    let (length, file) = (file.len(), Arc::new(file.clone()));
+    let length = file.len();
+    let file = Arc::new(file.clone());
     let mut text = Vec::new();
     for column in (0..layout.leaves.len()).filter(|column| !layout.is_readable(*column)) {
-        met(&layout, column, check, None);
+        visit(&layout, column, check, None);
     }
     for (at, group) in layout.metadata.row_groups().iter().enumerate() {
         for column in (0..layout.leaves.len()).filter(|column| layout.is_readable(*column)) {
@@ -152,19 +154,20 @@ fn each_text(
                             text.extend_from_slice(bytes);
                             true
                         }
-                        Ok(token) => plain(token, &mut text).is_some(),
+                        Ok(token) => write_scalar(token, &mut text).is_some(),
                         Err(_) => false,
                     };
                     if is_text {
-                        met(&layout, column, check, std::str::from_utf8(&text).ok());
+                        visit(&layout, column, check, std::str::from_utf8(&text).ok());
                     }
                 });
                 Ok(())
             })?;
         }
-        let groups = layout.metadata.num_row_groups() as u64;
-        let share = |part: u64| length * part / groups.max(1);
-        progress.add(share(at as u64 + 1) - share(at as u64), 0);
+        let groups = layout.metadata.num_row_groups().max(1) as u64;
+        let bytes_before = length * at as u64 / groups;
+        let bytes_after = length * (at as u64 + 1) / groups;
+        progress.add(bytes_after - bytes_before, 0);
     }
     Ok(())
 }

@@ -73,6 +73,24 @@ impl Write for Output<'_> {
     }
 }
 
+/// An error of the job, or of the `parquet` crate for the file as a whole.
+enum WriteError {
+    Job(JobError),
+    Parquet(ParquetError),
+}
+
+impl From<JobError> for WriteError {
+    fn from(error: JobError) -> Self {
+        Self::Job(error)
+    }
+}
+
+impl From<ParquetError> for WriteError {
+    fn from(error: ParquetError) -> Self {
+        Self::Parquet(error)
+    }
+}
+
 /// A written output, which is not visible yet.
 pub(super) struct WrittenFile {
     pub(super) unfinished: UnfinishedOutput,
@@ -96,81 +114,84 @@ pub(super) fn write_file(
         bytes: 0,
         end: None,
     };
-    let mut copy = Copy {
+    let mut writer = FileWriter {
         source,
         layout,
         parts: &mut parts,
         progress,
     };
-    let outcome = copy.file(&mut output);
+    let outcome = writer.write_groups(&mut output);
     let Output {
         unfinished,
-        error: own,
+        error: write_error,
         bytes,
         ..
     } = output;
     WrittenFile {
         unfinished,
         bytes,
-        outcome: outcome.map_err(|error| own.unwrap_or(error)),
+        outcome: outcome.map_err(|error| {
+            write_error.unwrap_or_else(|| match error {
+                WriteError::Job(error) => error,
+                WriteError::Parquet(error) => layout.invalid(&error.to_string()),
+            })
+        }),
     }
 }
 
-struct Copy<'a> {
+struct FileWriter<'a> {
     source: &'a SourceFile,
     layout: &'a Layout,
     parts: &'a mut mpsc::Receiver<ColumnPart<ChangedBatch>>,
     progress: &'a Progress,
 }
 
-impl Copy<'_> {
-    fn file(&mut self, output: &mut Output<'_>) -> Result<(), JobError> {
+impl FileWriter<'_> {
+    fn write_groups(&mut self, output: &mut Output<'_>) -> Result<(), WriteError> {
         let layout = self.layout;
         let metadata = &layout.metadata;
-        let failed = |error: ParquetError| layout.invalid(&error.to_string());
         let schema = layout.output.columns.root_schema_ptr();
-        let properties = Arc::new(properties(layout));
-        let mut writer =
-            SerializedFileWriter::new(&mut *output, schema, properties).map_err(failed)?;
+        let properties = Arc::new(writer_properties(layout));
+        let mut writer = SerializedFileWriter::new(&mut *output, schema, properties)?;
+
         for (at, group) in metadata.row_groups().iter().enumerate() {
-            let mut rows = writer.next_row_group().map_err(failed)?;
+            let mut rows = writer.next_row_group()?;
             for (column, chunk) in group.columns().iter().enumerate() {
                 if layout.is_changed(column) && group.num_rows() == 0 {
-                    self.changed_without_rows(&mut rows, (at, column))?;
+                    self.write_empty(&mut rows, (at, column))?;
                 } else if layout.is_changed(column) {
-                    self.changed(&mut rows, column)?;
+                    self.write_changed(&mut rows, column)?;
                 } else {
                     check_pages(self.source, chunk)
                         .map_err(|error| layout.column_invalid(column, &error.to_string()))?;
-                    let close =
-                        close_result(metadata, self.source, (at, column)).map_err(failed)?;
-                    rows.append_column(self.source, close).map_err(failed)?;
+                    let close = close_result(metadata, self.source, (at, column))?;
+                    rows.append_column(self.source, close)?;
                 }
                 self.progress
                     .add(u64::try_from(chunk.compressed_size()).unwrap_or(0), 0);
             }
-            rows.close().map_err(failed)?;
+            rows.close()?;
             self.progress.add(0, group.num_rows() as u64);
         }
+
         // The library states the order of statistics that it would write itself, even for copied
         // chunks.
-        writer.flush().map_err(|error| failed(error.into()))?;
+        writer.flush().map_err(ParquetError::from)?;
         writer.inner_mut().end = Some(Vec::new());
-        writer.close().map_err(failed)?;
+        writer.close()?;
         let end = output.end.take().unwrap_or_default();
         let end = with_column_orders(end, &column_orders(layout));
         let end = end.ok_or_else(|| layout.invalid("its footer cannot be written"))?;
-        output.write_all(&end).map_err(|error| failed(error.into()))
+        Ok(output.write_all(&end).map_err(ParquetError::from)?)
     }
 
     /// Writes a changed chunk of a row group without rows, as a chunk without pages. The library
     /// would state an offset of pages outside of the chunk, which readers reject.
-    fn changed_without_rows<W: Write + Send>(
+    fn write_empty<W: Write + Send>(
         &mut self,
         rows: &mut SerializedRowGroupWriter<'_, W>,
         (group, column): (usize, usize),
     ) -> Result<(), JobError> {
-        let failed = |error: ParquetError| self.layout.column_invalid(column, &error.to_string());
         let Some(ColumnPart::End) = self.parts.blocking_recv() else {
             return Err(JobError::Stopped);
         };
@@ -181,7 +202,10 @@ impl Copy<'_> {
             .column(column)
             .compression();
         let chunk = ColumnChunkMetaData::builder(self.layout.output.columns.column(column));
-        let chunk = chunk.set_compression(compression).build().map_err(failed)?;
+        let chunk = chunk
+            .set_compression(compression)
+            .build()
+            .map_err(|error| self.column_error(column, &error))?;
         let close = ColumnCloseResult {
             bytes_written: 0,
             rows_written: 0,
@@ -190,17 +214,23 @@ impl Copy<'_> {
             column_index: None,
             offset_index: None,
         };
-        rows.append_column(self.source, close).map_err(failed)
+        rows.append_column(self.source, close)
+            .map_err(|error| self.column_error(column, &error))
+    }
+
+    fn column_error(&self, column: usize, error: &ParquetError) -> JobError {
+        self.layout.column_invalid(column, &error.to_string())
     }
 
     /// Encodes the masked values of a column chunk.
-    fn changed<W: Write + Send>(
+    fn write_changed<W: Write + Send>(
         &mut self,
         rows: &mut SerializedRowGroupWriter<'_, W>,
         column: usize,
     ) -> Result<(), JobError> {
-        let failed = |error: ParquetError| self.layout.column_invalid(column, &error.to_string());
-        let writer = rows.next_column().map_err(failed)?;
+        let writer = rows
+            .next_column()
+            .map_err(|error| self.column_error(column, &error))?;
         let mut writer = writer.ok_or_else(|| {
             self.layout
                 .column_invalid(column, "it has no place in the output")
@@ -208,9 +238,14 @@ impl Copy<'_> {
         loop {
             match self.parts.blocking_recv() {
                 Some(ColumnPart::Batch(batch)) if batch.column == column => {
-                    write(writer.untyped(), &batch.values, &batch.levels).map_err(failed)?;
+                    write(writer.untyped(), &batch.values, &batch.levels)
+                        .map_err(|error| self.column_error(column, &error))?;
                 }
-                Some(ColumnPart::End) => return writer.close().map_err(failed),
+                Some(ColumnPart::End) => {
+                    return writer
+                        .close()
+                        .map_err(|error| self.column_error(column, &error));
+                }
                 // The job failed, and another part of the job returns the error.
                 Some(ColumnPart::Batch(_)) | None => return Err(JobError::Stopped),
             }
@@ -278,7 +313,7 @@ fn column_orders(layout: &Layout) -> Option<Vec<u8>> {
 }
 
 /// Returns the settings of the output, which follow the input.
-fn properties(layout: &Layout) -> WriterProperties {
+fn writer_properties(layout: &Layout) -> WriterProperties {
     let metadata = &layout.metadata;
     let file = metadata.file_metadata();
     let has_offset_index = metadata
@@ -287,7 +322,7 @@ fn properties(layout: &Layout) -> WriterProperties {
     let mut properties = WriterProperties::builder()
         .set_writer_version(WriterVersion::PARQUET_1_0)
         .set_key_value_metadata(layout.output.key_values.clone())
-        .set_sorting_columns(sorting(layout))
+        .set_sorting_columns(kept_sorting(layout))
         .set_offset_index_disabled(!has_offset_index);
     // From this name, readers recognize chunks with known errors of old writers. Copied chunks can
     // have such errors.
@@ -295,17 +330,15 @@ fn properties(layout: &Layout) -> WriterProperties {
         properties = properties.set_created_by(created_by.to_owned());
     }
     for column in layout.changed_columns() {
-        let chunks = || {
-            metadata
-                .row_groups()
-                .iter()
-                .map(move |group| group.column(column))
-        };
-        let Some(first) = chunks().next() else {
+        let chunks: Vec<&ColumnChunkMetaData> = metadata
+            .row_groups()
+            .iter()
+            .map(|group| group.column(column))
+            .collect();
+        let Some(first) = chunks.first() else {
             continue;
         };
         let path = first.column_path().clone();
-        let any = |is: fn(&ColumnChunkMetaData) -> bool| chunks().any(is);
         let has_column_index = (0..metadata.num_row_groups()).any(|group| {
             metadata
                 .page_index()
@@ -326,19 +359,24 @@ fn properties(layout: &Layout) -> WriterProperties {
                 .set_column_statistics_enabled(path, statistics);
             continue;
         }
-        let statistics = match (
-            has_column_index && has_offset_index,
-            any(|chunk| chunk.statistics().is_some()),
-        ) {
+
+        let has_statistics = chunks.iter().any(|chunk| chunk.statistics().is_some());
+        let statistics = match (has_column_index && has_offset_index, has_statistics) {
             (true, _) => EnabledStatistics::Page,
             (false, true) => EnabledStatistics::Chunk,
             (false, false) => EnabledStatistics::None,
         };
+        let is_dictionary_enabled = chunks.iter().any(|chunk| has_dictionary(chunk));
         properties = properties
-            .set_column_dictionary_enabled(path.clone(), any(has_dictionary))
+            .set_column_dictionary_enabled(path.clone(), is_dictionary_enabled)
             .set_column_statistics_enabled(path.clone(), statistics);
-        if any(|chunk| chunk.bloom_filter_offset().is_some()) {
-            let values = chunks()
+
+        let has_bloom_filter = chunks
+            .iter()
+            .any(|chunk| chunk.bloom_filter_offset().is_some());
+        if has_bloom_filter {
+            let values = chunks
+                .iter()
                 .map(|chunk| chunk.num_values().max(1) as u64)
                 .max()
                 .unwrap_or(1);
@@ -364,7 +402,7 @@ fn has_dictionary(chunk: &ColumnChunkMetaData) -> bool {
 
 /// Returns the sorting of rows within row groups that still holds: the columns before the first
 /// masked column. If row groups differ in their sorting, the output states no sorting.
-fn sorting(layout: &Layout) -> Option<Vec<SortingColumn>> {
+fn kept_sorting(layout: &Layout) -> Option<Vec<SortingColumn>> {
     let groups = layout.metadata.row_groups();
     let first = groups.first()?.sorting_columns()?;
     if groups
@@ -373,10 +411,13 @@ fn sorting(layout: &Layout) -> Option<Vec<SortingColumn>> {
     {
         return None;
     }
-    let is_kept = |order: &&SortingColumn| {
-        usize::try_from(order.column_idx)
-            .is_ok_and(|column| column < layout.leaves.len() && !layout.is_changed(column))
-    };
-    let kept: Vec<SortingColumn> = first.iter().take_while(is_kept).cloned().collect();
+    let kept: Vec<SortingColumn> = first
+        .iter()
+        .take_while(|order| {
+            usize::try_from(order.column_idx)
+                .is_ok_and(|column| column < layout.leaves.len() && !layout.is_changed(column))
+        })
+        .cloned()
+        .collect();
     (!kept.is_empty()).then_some(kept)
 }

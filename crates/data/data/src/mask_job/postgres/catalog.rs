@@ -83,7 +83,7 @@ pub(crate) enum KindScope {
 impl KindScope {
     /// Returns the scope of a type by its name and category in the server. Domains must be
     /// resolved.
-    fn of(name: &str, category: &str) -> Self {
+    fn of_type(name: &str, category: &str) -> Self {
         match (category, name) {
             // Strings, enums and network addresses.
             ("S" | "E" | "I", _) => Self::Values,
@@ -130,6 +130,15 @@ impl Table {
     /// Returns the name for reports.
     pub(crate) fn title(&self) -> String {
         format!("{}.{}", self.schema, self.name)
+    }
+
+    /// Returns the names of columns by their numbers.
+    fn column_names(&self, numbers: &[i16]) -> Vec<String> {
+        numbers
+            .iter()
+            .filter_map(|number| self.columns.iter().find(|column| column.number == *number))
+            .map(|column| column.name.clone())
+            .collect()
     }
 
     /// Returns the columns to copy, which are all except generated columns.
@@ -186,7 +195,7 @@ impl Catalog {
                 foreign_keys: Vec::new(),
             });
         }
-        Self::columns(&query(client, source, COLUMNS).await?, &by_oid, &mut tables);
+        Self::add_columns(&query(client, source, COLUMNS).await?, &by_oid, &mut tables);
         for row in &query(client, source, PARENTS).await? {
             if let (Some(at), Some(parent)) = (
                 by_oid.get(&row.get::<_, i64>(0)),
@@ -195,14 +204,14 @@ impl Catalog {
                 tables[*at].parents.push(*parent);
             }
         }
-        Self::uniques(&query(client, source, UNIQUES).await?, &by_oid, &mut tables);
-        Self::foreign_keys(
+        Self::add_uniques(&query(client, source, UNIQUES).await?, &by_oid, &mut tables);
+        Self::add_foreign_keys(
             &query(client, source, FOREIGN_KEYS).await?,
             &by_oid,
             &mut tables,
         );
         let views = query(client, source, VIEWS).await?;
-        let sequences = Self::sequences(client, source).await?;
+        let sequences = Self::read_sequences(client, source).await?;
         Ok(Self {
             tables,
             sequences,
@@ -210,7 +219,7 @@ impl Catalog {
         })
     }
 
-    fn columns(rows: &[Row], by_oid: &HashMap<i64, usize>, tables: &mut [Table]) {
+    fn add_columns(rows: &[Row], by_oid: &HashMap<i64, usize>, tables: &mut [Table]) {
         for row in rows {
             let Some(at) = by_oid.get(&row.get::<_, i64>(0)) else {
                 continue;
@@ -234,13 +243,13 @@ impl Catalog {
                 type_text: row.get(3),
                 is_generated: row.get(4),
                 is_not_null: row.get(7),
-                kinds: KindScope::of(&base, &row.get::<_, String>(8)),
+                kinds: KindScope::of_type(&base, &row.get::<_, String>(8)),
                 class,
             });
         }
     }
 
-    fn uniques(rows: &[Row], by_oid: &HashMap<i64, usize>, tables: &mut [Table]) {
+    fn add_uniques(rows: &[Row], by_oid: &HashMap<i64, usize>, tables: &mut [Table]) {
         for row in rows {
             let Some(at) = by_oid.get(&row.get::<_, i64>(0)) else {
                 continue;
@@ -252,14 +261,7 @@ impl Catalog {
         }
     }
 
-    fn foreign_keys(rows: &[Row], by_oid: &HashMap<i64, usize>, tables: &mut [Table]) {
-        let name_of = |table: &Table, number: &i16| {
-            table
-                .columns
-                .iter()
-                .find(|column| column.number == *number)
-                .map(|column| column.name.clone())
-        };
+    fn add_foreign_keys(rows: &[Row], by_oid: &HashMap<i64, usize>, tables: &mut [Table]) {
         for row in rows {
             let (Some(at), Some(to)) = (
                 by_oid.get(&row.get::<_, i64>(0)),
@@ -267,24 +269,19 @@ impl Catalog {
             ) else {
                 continue;
             };
-            let (from_keys, to_keys): (Vec<i16>, Vec<i16>) = (row.get(3), row.get(4));
+            let from_keys: Vec<i16> = row.get(3);
+            let to_keys: Vec<i16> = row.get(4);
             let foreign_key = ForeignKey {
                 name: row.get(1),
-                columns: from_keys
-                    .iter()
-                    .filter_map(|number| name_of(&tables[*at], number))
-                    .collect(),
+                columns: tables[*at].column_names(&from_keys),
                 to: (tables[*to].schema.clone(), tables[*to].name.clone()),
-                to_columns: to_keys
-                    .iter()
-                    .filter_map(|number| name_of(&tables[*to], number))
-                    .collect(),
+                to_columns: tables[*to].column_names(&to_keys),
             };
             tables[*at].foreign_keys.push(foreign_key);
         }
     }
 
-    async fn sequences(client: &Client, source: &Endpoint) -> Result<Vec<Sequence>, JobError> {
+    async fn read_sequences(client: &Client, source: &Endpoint) -> Result<Vec<Sequence>, JobError> {
         let sql = format!(
             "SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c \
              JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \

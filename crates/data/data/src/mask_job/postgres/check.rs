@@ -19,14 +19,14 @@ const UNIQUE_FUNCTIONS: &str = "fpe, email, phone, card, iban, mac, hash, or dat
 /// Returns an error with all findings at once, so that an operator can fix them together.
 pub(crate) fn check(catalog: &Catalog, plan: &Plan) -> Result<(), JobError> {
     Plan::without_paths(plan.rules(), "tables have columns")?;
-    let mut findings = missing(catalog, plan);
-    unnamed(catalog, plan, &mut findings);
+    let mut findings = missing_columns(catalog, plan);
+    find_unnamed(catalog, plan, &mut findings);
     for table in &catalog.tables {
-        columns(table, plan, &mut findings);
-        inherited(catalog, table, plan, &mut findings);
-        uniques(table, plan, &mut findings);
+        find_invalid_columns(table, plan, &mut findings);
+        find_inherited(catalog, table, plan, &mut findings);
+        find_uniques(table, plan, &mut findings);
         for key in &table.foreign_keys {
-            foreign_key(catalog, table, key, plan, &mut findings);
+            find_foreign_key(catalog, table, key, plan, &mut findings);
         }
     }
     if findings.is_empty() {
@@ -38,7 +38,7 @@ pub(crate) fn check(catalog: &Catalog, plan: &Plan) -> Result<(), JobError> {
 
 /// Returns an error if a rule matches no column.
 pub(crate) fn reject_missing(catalog: &Catalog, plan: &Plan) -> Result<(), JobError> {
-    let missing = missing(catalog, plan);
+    let missing = missing_columns(catalog, plan);
     if missing.is_empty() {
         Ok(())
     } else {
@@ -59,18 +59,10 @@ fn function_of<'p>(table: &Table, column: &str, plan: &'p Plan) -> Option<&'p Fu
 
 /// Returns messages for rules that match no column. Each rule is checked alone, since an earlier
 /// rule can apply to all of its columns.
-fn missing(catalog: &Catalog, plan: &Plan) -> Vec<String> {
-    let is_named = |name: &str| {
-        catalog.tables.iter().any(|table| {
-            table.columns.iter().any(|column| {
-                let two = format!("{}.{}", table.name, column.name);
-                name == column.name || name == two || name == format!("{}.{two}", table.schema)
-            })
-        })
-    };
+fn missing_columns(catalog: &Catalog, plan: &Plan) -> Vec<String> {
     let missing = plan.rules().iter().enumerate().filter_map(|(at, rule)| match &rule.target {
-        Target::Column(name) if !is_named(name) => Some(format!(
-            "rule {} names column {name}, and the source has none: write column, table.column or schema.table.column",
+        Target::Column(name) if !has_column(catalog, name) => Some(format!(
+            "rule {} names column {name}, which the source does not have: write column, table.column or schema.table.column",
             at + 1
         )),
         _ => None,
@@ -78,8 +70,18 @@ fn missing(catalog: &Catalog, plan: &Plan) -> Vec<String> {
     missing.collect()
 }
 
-fn unnamed(catalog: &Catalog, plan: &Plan, findings: &mut Vec<String>) {
-    if !plan.refuses_unknown() {
+/// Returns true if a table has the column, which can be named with its table and schema.
+fn has_column(catalog: &Catalog, name: &str) -> bool {
+    catalog.tables.iter().any(|table| {
+        table.columns.iter().any(|column| {
+            let two = format!("{}.{}", table.name, column.name);
+            name == column.name || name == two || name == format!("{}.{two}", table.schema)
+        })
+    })
+}
+
+fn find_unnamed(catalog: &Catalog, plan: &Plan, findings: &mut Vec<String>) {
+    if !plan.rejects_unknown() {
         return;
     }
     let columns = catalog.tables.iter().flat_map(|table| {
@@ -93,7 +95,7 @@ fn unnamed(catalog: &Catalog, plan: &Plan, findings: &mut Vec<String>) {
     if columns.is_empty() {
         return;
     }
-    let shown = columns[..columns.len().min(UNKNOWN_LISTED_MAX)].join(", ");
+    let listed = columns[..columns.len().min(UNKNOWN_LISTED_MAX)].join(", ");
     let more = columns.len().saturating_sub(UNKNOWN_LISTED_MAX);
     let more = if more > 0 {
         format!(" and {more} more")
@@ -101,11 +103,11 @@ fn unnamed(catalog: &Catalog, plan: &Plan, findings: &mut Vec<String>) {
         String::new()
     };
     findings.push(format!(
-        "no rule names {shown}{more}; name each in a rule (mask = \"keep\" keeps it) or say unknown = \"keep\""
+        "no rule names {listed}{more}; name each in a rule (mask = \"keep\" keeps it) or say unknown = \"keep\""
     ));
 }
 
-fn columns(table: &Table, plan: &Plan, findings: &mut Vec<String>) {
+fn find_invalid_columns(table: &Table, plan: &Plan, findings: &mut Vec<String>) {
     for column in &table.columns {
         let Some(rule) = rule_of(table, &column.name, plan) else {
             continue;
@@ -113,7 +115,7 @@ fn columns(table: &Table, plan: &Plan, findings: &mut Vec<String>) {
         let field = format!("{}.{}", table.title(), column.name);
         if column.is_generated {
             findings.push(format!(
-                "{field} is computed from other columns: mask those, and name no rule for it"
+                "{field} is computed from other columns: mask those columns, and remove the rule for this column"
             ));
         }
         if column.is_not_null && plan.name(rule) == "null" {
@@ -126,7 +128,7 @@ fn columns(table: &Table, plan: &Plan, findings: &mut Vec<String>) {
 
 /// Finds columns that a table inherits from a table where they are masked, and that no rule names.
 /// Rows of the inheriting table would keep their values, although a query of the parent shows them.
-fn inherited(catalog: &Catalog, table: &Table, plan: &Plan, findings: &mut Vec<String>) {
+fn find_inherited(catalog: &Catalog, table: &Table, plan: &Plan, findings: &mut Vec<String>) {
     for parent in table
         .parents
         .iter()
@@ -149,14 +151,14 @@ fn inherited(catalog: &Catalog, table: &Table, plan: &Plan, findings: &mut Vec<S
     }
 }
 
-fn uniques(table: &Table, plan: &Plan, findings: &mut Vec<String>) {
-    let mut told = BTreeSet::new();
+fn find_uniques(table: &Table, plan: &Plan, findings: &mut Vec<String>) {
+    let mut reported = BTreeSet::new();
     for unique in &table.uniques {
         for column in &unique.columns {
             let Some(function) = function_of(table, column, plan) else {
                 continue;
             };
-            if !keeps_apart(function) && told.insert(column.clone()) {
+            if !keeps_apart(function) && reported.insert(column.clone()) {
                 findings.push(format!(
                     "{}.{column} must stay unique ({}), and {function} may give two values the same mask: \
                      {UNIQUE_FUNCTIONS}",
@@ -173,14 +175,15 @@ fn uniques(table: &Table, plan: &Plan, findings: &mut Vec<String>) {
 /// the target's own constraint applies.
 pub(crate) fn keeps_apart(function: &Function) -> bool {
     let text = function.to_string();
-    let number = |name: &str| setting(&text, name).and_then(|value| value.parse::<usize>().ok());
     match function.name() {
         "fpe" | "email" | "phone" | "iban" | "mac" | "keep" => true,
         "date_shift" => setting(&text, "days").is_some(),
         // At least 16 hexadecimal digits, which are 64 bits.
         "hash" => true,
         "card" => {
-            let free = CARD_DIGITS - 1 - number("first").unwrap_or(0) - number("last").unwrap_or(4);
+            let first = digits_setting(&text, "first").unwrap_or(0);
+            let last = digits_setting(&text, "last").unwrap_or(4);
+            let free = CARD_DIGITS - 1 - first - last;
             setting(&text, "luhn") != Some("invalid") && free >= CARD_DIGITS_FREE_MIN
         }
         _ => false,
@@ -193,10 +196,14 @@ fn setting<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     arguments
         .trim_end_matches(')')
         .split(',')
-        .find_map(|it| it.trim().strip_prefix(name)?.strip_prefix('='))
+        .find_map(|argument| argument.trim().strip_prefix(name)?.strip_prefix('='))
 }
 
-fn foreign_key(
+fn digits_setting(text: &str, name: &str) -> Option<usize> {
+    setting(text, name)?.parse().ok()
+}
+
+fn find_foreign_key(
     catalog: &Catalog,
     table: &Table,
     key: &ForeignKey,
@@ -217,19 +224,23 @@ fn foreign_key(
         if from == referenced && from.is_none_or(|function| function.subject().is_none()) {
             continue;
         }
-        let said = |function: Option<&Function>| {
-            function.map_or("kept".to_owned(), |it| format!("masked by {it}"))
-        };
         findings.push(format!(
-            "{}.{from_column} refers to {}.{to_column} ({}), but the one is {} and the other {}: \
+            "{}.{from_column} refers to {}.{to_column} ({}), but the first is {} and the second {}: \
              give both the same function and domain, without a subject",
             table.title(),
             to.title(),
             key.name,
-            said(from),
-            said(referenced)
+            treatment(from),
+            treatment(referenced)
         ));
     }
+}
+
+/// Describes the treatment of a column.
+fn treatment(function: Option<&Function>) -> String {
+    function.map_or("kept".to_owned(), |function| {
+        format!("masked by {function}")
+    })
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ impl fmt::Debug for Database {
 /// A database with validated options.
 pub struct Endpoint {
     /// `source`, `target` or `database`, for errors.
-    pub(crate) whence: &'static str,
+    pub(crate) origin: &'static str,
     options: Database,
     config: Config,
     password: Option<String>,
@@ -69,40 +69,16 @@ pub(crate) struct Connection {
 }
 
 impl Endpoint {
-    /// Validates the options. Reads files, so the call blocks. `whence` is the database's name in
+    /// Validates the options. Reads files, so the call blocks. `origin` is the database's name in
     /// errors.
     ///
     /// # Errors
     /// [`JobError`] without the password.
-    pub fn new(options: Database, whence: &'static str) -> Result<Self, JobError> {
-        let bad = |what: &str| JobError::Plan(format!("{whence}: {what}"));
-        // The parser's own message can contain parts of the URL, and so a password that should not
-        // be in the URL.
-        let config = options.url.parse::<Config>();
-        let mut config = config
-            .map_err(|_| bad("the URL is none such as postgres://user@host:5432/database"))?;
-        if config.get_password().is_some() {
-            return Err(bad(
-                "the URL must not hold the password: name a password file",
-            ));
-        }
-        if config.get_user().is_none()
-            || config.get_dbname().is_none()
-            || config.get_hosts().len() != 1
-        {
-            return Err(bad(
-                "the URL must name a user, a database and one host or socket folder",
-            ));
-        }
+    pub fn new(options: Database, origin: &'static str) -> Result<Self, JobError> {
+        let mut config =
+            parse_options(&options).map_err(|what| JobError::Plan(format!("{origin}: {what}")))?;
         let is_tcp = matches!(config.get_hosts()[0], Host::Tcp(_));
-        if is_tcp && options.plain && !is_loopback(&config.get_hosts()[0]) {
-            return Err(bad("a connection without TLS is for this machine only"));
-        }
-        if is_tcp && !options.plain && options.ca.is_none() {
-            return Err(bad(
-                "TLS needs the authority's certificates (ca) to check the server's",
-            ));
-        }
+
         let password = match &options.password_file {
             None => options.password.clone(),
             Some(path) => {
@@ -113,6 +89,7 @@ impl Endpoint {
         if let Some(password) = &password {
             config.password(password);
         }
+
         config.ssl_mode(if is_tcp && !options.plain {
             SslMode::Require
         } else {
@@ -121,9 +98,9 @@ impl Endpoint {
         config
             .application_name("sealwire mask")
             .connect_timeout(CONNECT_MAX);
-        let connector = connector(&options, whence)?;
+        let connector = tls_connector(&options, origin)?;
         Ok(Self {
-            whence,
+            origin,
             options,
             config,
             password,
@@ -175,15 +152,15 @@ impl Endpoint {
             return Ok(());
         }
         let what = "its encoding is SQL_ASCII, so that texts cannot be read reliably: move it to UTF8 first";
-        Err(JobError::Plan(format!("{}: {what}", self.whence)))
+        Err(JobError::Plan(format!("{}: {what}", self.origin)))
     }
 
     /// Converts an error of this database, without the values that it can contain.
     #[must_use]
     pub fn error(&self, error: &tokio_postgres::Error) -> JobError {
         JobError::Postgres {
-            whence: self.whence,
-            said: described(error),
+            origin: self.origin,
+            message: error_text(error),
         }
     }
 
@@ -236,22 +213,49 @@ impl Endpoint {
     }
 }
 
+/// Parses the URL, and checks that the other options fit it.
+fn parse_options(options: &Database) -> Result<Config, &'static str> {
+    // The parser's own message can contain parts of the URL, and so a password that should not be
+    // in the URL.
+    let config = options
+        .url
+        .parse::<Config>()
+        .map_err(|_| "the URL must have the form postgres://user@host:5432/database")?;
+    if config.get_password().is_some() {
+        return Err("the URL must not hold the password: name a password file");
+    }
+    if config.get_user().is_none() || config.get_dbname().is_none() || config.get_hosts().len() != 1
+    {
+        return Err("the URL must name a user, a database and one host or socket folder");
+    }
+
+    let host = &config.get_hosts()[0];
+    let is_tcp = matches!(host, Host::Tcp(_));
+    if is_tcp && options.plain && !is_loopback(host) {
+        return Err("a connection without TLS is for this machine only");
+    }
+    if is_tcp && !options.plain && options.ca.is_none() {
+        return Err("TLS needs the authority's certificates (ca) to check the server's");
+    }
+    Ok(config)
+}
+
 /// Formats the server's error without details and messages that can contain values.
-pub(crate) fn described(error: &tokio_postgres::Error) -> String {
+pub(crate) fn error_text(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
-        Some(said) if said.code().code().starts_with("22") => {
-            format!("a value was refused (SQLSTATE {})", said.code().code())
+        Some(error) if error.code().code().starts_with("22") => {
+            format!("a value was rejected (SQLSTATE {})", error.code().code())
         }
-        Some(said) if let Some(function) = raising_function(said) => {
-            let code = said.code().code();
+        Some(error) if let Some(function) = raising_function(error) => {
+            let code = error.code().code();
             format!(
                 "{function} raised an error (SQLSTATE {code}), whose message is not shown, since it can hold values"
             )
         }
-        Some(said) if *said.code() == SqlState::LOCK_NOT_AVAILABLE => {
+        Some(error) if *error.code() == SqlState::LOCK_NOT_AVAILABLE => {
             "another session changes a table, or waits to: end it, or run the job at another time (55P03)".to_owned()
         }
-        Some(said) => format!("{} ({})", said.message(), said.code().code()),
+        Some(error) => format!("{} ({})", error.message(), error.code().code()),
         None => {
             let mut text = error.to_string();
             let mut cause = std::error::Error::source(error);
@@ -276,14 +280,14 @@ fn raising_function(error: &DbError) -> Option<String> {
     {
         return Some(format!("function {name})"));
     }
-    let is_code = |line: &str| {
+    let is_raised =
+        error.code().code().starts_with("P0") || error.routine() == Some("exec_stmt_raise");
+    let is_in_code = context.lines().any(|line| {
         ["PL/", "SQL function", "SQL statement"]
             .iter()
             .any(|start| line.starts_with(start))
-    };
-    let is_raised =
-        error.code().code().starts_with("P0") || error.routine() == Some("exec_stmt_raise");
-    (is_raised || context.lines().any(is_code)).then(|| "a function of the database".to_owned())
+    });
+    (is_raised || is_in_code).then(|| "a function of the database".to_owned())
 }
 
 fn is_loopback(host: &Host) -> bool {
@@ -298,12 +302,12 @@ fn is_loopback(host: &Host) -> bool {
     }
 }
 
-fn connector(options: &Database, whence: &'static str) -> Result<MakeRustlsConnect, JobError> {
+fn tls_connector(options: &Database, origin: &'static str) -> Result<MakeRustlsConnect, JobError> {
     let identity = options
         .client_certificate
         .as_deref()
         .zip(options.client_key.as_deref());
     let config = client_config(options.ca.as_deref(), identity)
-        .map_err(|error| JobError::Plan(format!("{whence}: {error}")))?;
+        .map_err(|error| JobError::Plan(format!("{origin}: {error}")))?;
     Ok(MakeRustlsConnect::new(config))
 }

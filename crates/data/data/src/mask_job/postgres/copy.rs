@@ -10,9 +10,9 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_postgres::{Client, CopyInSink, CopyOutStream, Error};
 
 use super::catalog::Table;
-use super::connect::{Endpoint, ONLY_TABLES, described};
+use super::connect::{Endpoint, ONLY_TABLES, error_text};
 use super::rows::Rows;
-use super::sample::leaves;
+use super::sample::leaf_tables;
 use super::target;
 use crate::mask_job::chunker::Chunk;
 use crate::mask_job::engine::Engine;
@@ -34,7 +34,7 @@ pub(crate) struct Run<E> {
     pub(crate) snapshot: String,
     pub(crate) engine: Arc<E>,
     pub(crate) plan: Arc<Plan>,
-    pub(crate) ledger: Arc<RunningReport>,
+    pub(crate) running_report: Arc<RunningReport>,
     pub(crate) limits: Limits,
     pub(crate) progress: Arc<Progress>,
     pub(crate) cpu: Arc<Semaphore>,
@@ -54,7 +54,7 @@ pub(crate) struct CopiedTable {
 }
 
 /// Copies one table.
-pub(crate) async fn table<E: Engine>(
+pub(crate) async fn copy_table<E: Engine>(
     run: Arc<Run<E>>,
     table: Table,
     rows: Rows,
@@ -62,7 +62,7 @@ pub(crate) async fn table<E: Engine>(
     // Closed when the copy ends early, so that the rest of the table is not read.
     let connection = run.source.connect_scoped().await?;
     let reader = &connection.client;
-    begin(reader, &run.source, &run.snapshot).await?;
+    begin_snapshot(reader, &run.source, &run.snapshot).await?;
     let writer = target::connect_writer(&run.target).await?;
     writer
         .batch_execute("BEGIN")
@@ -72,7 +72,7 @@ pub(crate) async fn table<E: Engine>(
     let columns = table.column_list();
     // COPY of a table's name returns no rows of inheriting tables, and calls no function of the
     // table's owner.
-    let from: Vec<String> = leaves(reader, &run.source, &table)
+    let from: Vec<String> = leaf_tables(reader, &run.source, &table)
         .await?
         .iter()
         .map(|leaf| format!("COPY {leaf} {columns} TO STDOUT"))
@@ -82,14 +82,14 @@ pub(crate) async fn table<E: Engine>(
         format: rows,
         engine: Arc::clone(&run.engine),
         plan: Arc::clone(&run.plan),
-        ledger: Arc::clone(&run.ledger),
+        running_report: Arc::clone(&run.running_report),
         limits: run.limits,
         progress: Arc::clone(&run.progress),
         cpu: Arc::clone(&run.cpu),
         memories: Mutex::default(),
     });
     let (chunks, source) = mpsc::channel(1);
-    let reading = read(reader, &run.source, from, (run.limits, &run.budget), chunks);
+    let reading = read_rows(reader, &run.source, from, (run.limits, &run.budget), chunks);
     let mut target = CopyTarget {
         client: &writer,
         endpoint: &run.target,
@@ -103,37 +103,37 @@ pub(crate) async fn table<E: Engine>(
     };
     let writing = async {
         pipeline::run(&shared, source, &mut target).await?;
-        target.end().await
+        target.finish_copy().await
     };
-    let (read, ()) = tokio::try_join!(reading, writing)?;
-    let (rows, bytes_in, bytes_out) = (target.rows, target.bytes_in, target.bytes_out);
-    if read != rows {
-        let said = format!(
-            "{}: {read} rows were read, and {rows} arrived",
-            table.title()
-        );
+    let (rows_read, ()) = tokio::try_join!(reading, writing)?;
+    if rows_read != target.rows {
         return Err(JobError::Postgres {
-            whence: "target",
-            said,
+            origin: "target",
+            message: format!(
+                "{}: {rows_read} rows were read, and {} arrived",
+                table.title(),
+                target.rows
+            ),
         });
     }
+
+    let copied = CopiedTable {
+        title: table.title(),
+        sql: table.sql(),
+        is_partitioned: table.is_partitioned,
+        rows: target.rows,
+        bytes_in: target.bytes_in,
+        bytes_out: target.bytes_out,
+    };
     writer
         .batch_execute("COMMIT")
         .await
         .map_err(|error| run.target.error(&error))?;
-    let (title, sql, is_partitioned) = (table.title(), table.sql(), table.is_partitioned);
-    Ok(CopiedTable {
-        title,
-        sql,
-        is_partitioned,
-        rows,
-        bytes_in,
-        bytes_out,
-    })
+    Ok(copied)
 }
 
 /// Starts a transaction that uses the shared snapshot.
-pub(crate) async fn begin(
+pub(crate) async fn begin_snapshot(
     client: &Client,
     source: &Endpoint,
     snapshot: &str,
@@ -180,7 +180,7 @@ async fn next_row(
 
 /// Collects rows into chunks. Returns the number of rows that were read before the end or before
 /// the receiver was closed.
-async fn read(
+async fn read_rows(
     client: &Client,
     source: &Endpoint,
     statements: Vec<String>,
@@ -205,6 +205,7 @@ async fn read(
         if !is_last && (buffer.len() < limits.chunk_bytes || buffer.last() != Some(&b'\n')) {
             continue;
         }
+
         let bytes = std::mem::replace(&mut buffer, Vec::with_capacity(limits.chunk_bytes));
         let rows = memchr::memchr_iter(b'\n', &bytes).count() as u64;
         let permit = budget.reserve(bytes.len()).await;
@@ -271,13 +272,13 @@ impl CopyTarget<'_> {
             .map_err(|error| self.error(&error))?;
         self.sink = Some((sink, rows + records));
         if self.bytes >= COPY_BYTES {
-            self.end().await
+            self.finish_copy().await
         } else {
             Ok(())
         }
     }
 
-    async fn end(&mut self) -> Result<(), JobError> {
+    async fn finish_copy(&mut self) -> Result<(), JobError> {
         let Some((mut sink, rows)) = self.sink.take() else {
             return Ok(());
         };
@@ -288,10 +289,9 @@ impl CopyTarget<'_> {
             .await
             .map_err(|error| self.error(&error))?;
         if copied != rows {
-            let said = format!("{}: {copied} of {rows} rows arrived", self.table.title());
             return Err(JobError::Postgres {
-                whence: "target",
-                said,
+                origin: "target",
+                message: format!("{}: {copied} of {rows} rows arrived", self.table.title()),
             });
         }
         self.rows += rows;
@@ -303,8 +303,8 @@ impl CopyTarget<'_> {
     fn error(&self, error: &Error) -> JobError {
         let Some((line, column)) = error
             .as_db_error()
-            .and_then(|said| said.where_())
-            .and_then(place)
+            .and_then(|error| error.where_())
+            .and_then(error_place)
         else {
             return self.endpoint.error(error);
         };
@@ -312,7 +312,7 @@ impl CopyTarget<'_> {
         let what = if code.starts_with("22") {
             format!("the target takes no such value in this column (SQLSTATE {code})")
         } else {
-            format!("the target: {}", described(error))
+            format!("the target: {}", error_text(error))
         };
         JobError::Row {
             table: self.table.title(),
@@ -324,7 +324,7 @@ impl CopyTarget<'_> {
 }
 
 /// Parses line and column from `COPY orders, line 17, column total: "..."`.
-fn place(context: &str) -> Option<(u64, String)> {
+fn error_place(context: &str) -> Option<(u64, String)> {
     let (_, rest) = context.split_once(", line ")?;
     let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
     let rest = &rest[digits.len()..];
@@ -355,7 +355,7 @@ mod tests {
             ("SQL function", None),
         ] {
             let expected = expected.map(|(line, column)| (line, column.to_owned()));
-            assert_eq!(place(context), expected, "{context}");
+            assert_eq!(error_place(context), expected, "{context}");
         }
     }
 }

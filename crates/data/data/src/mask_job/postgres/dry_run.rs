@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 
 use super::catalog::Table;
 use super::connect::Endpoint;
-use super::rows::Rows;
+use super::rows::{RowColumn, Rows};
 use super::sample::SampleReader;
 use crate::mask_job::engine::{Engine, EngineError};
 use crate::mask_job::error::JobError;
@@ -20,7 +20,8 @@ use crate::mask_job::scan::tree::PathRule;
 /// Maximum number of values per column in the dry run.
 const SAMPLE: usize = 50;
 
-pub(crate) async fn rehearse<E: Engine>(
+/// Tests the masks of a few rows of a table. Returns an error if a mask does not fit its column.
+pub(crate) async fn test_masks<E: Engine>(
     reader: &mut SampleReader<'_>,
     (writer, target): (&Client, &Endpoint),
     table: &Table,
@@ -33,119 +34,172 @@ pub(crate) async fn rehearse<E: Engine>(
         .iter()
         .map(|column| (column.name.as_str(), column.class))
         .collect();
-    let masked = |at: usize| matches!(rows.columns[at].verdict, PathRule::Mask(..));
-    // The values of each masked column, with their rows, so that subjects can be found.
-    let mut samples: Vec<Vec<(String, Option<String>)>> = vec![Vec::new(); columns.len()];
-    if !(0..columns.len()).any(masked) {
+    if !rows.columns.iter().any(RowColumn::is_masked) {
         return Ok(());
     }
-    let subject_at = |at: usize| {
-        let PathRule::Mask(rule, _) = rows.columns[at].verdict else {
-            return None;
+
+    let mut sample = RowSample::new(rows, plan);
+    let is_read = reader
+        .first_rows(table, &columns, &mut |at, text| sample.add(at, text))
+        .await?;
+    if !is_read {
+        let table = table.title();
+        return Err(JobError::Plan(format!(
+            "{table}: the server cancelled the dry run: run the job again"
+        )));
+    }
+
+    for (column, sample) in rows.columns.iter().zip(sample.columns) {
+        let PathRule::Mask(rule, _) = column.verdict else {
+            continue;
         };
-        plan.subject(rule)
-            .and_then(|name| columns.iter().position(|(other, _)| *other == name))
+        if sample.is_empty() {
+            continue;
+        }
+        let request = request_column(rows, plan, column, rule, &sample);
+        let masked = engine
+            .mask(vec![request])
+            .await
+            .map_err(|error| match error {
+                EngineError::Unfit { why, .. } => unfit(rows, plan, column, rule, &why),
+                EngineError::Failed(message) => JobError::Engine(message),
+            })?;
+
+        let mut texts = Vec::with_capacity(sample.len());
+        let mut masks = TokenReader::new(masked.first().map_or(&[], Vec::as_slice));
+        for _ in 0..sample.len() {
+            let token = masks
+                .token()
+                .map_err(|_| JobError::Engine("returned too few masked values".to_owned()))?;
+            let mut text = Vec::new();
+            let is_text = copy::write_plain(token, column.class, &mut text)
+                .map_err(|why| unfit(rows, plan, column, rule, &why))?;
+            if is_text {
+                texts.push(String::from_utf8_lossy(&text).into_owned());
+            }
+        }
+
+        let sql = format!(
+            "SELECT pg_catalog.count(v::{}) FROM pg_catalog.unnest($1::pg_catalog.text[]) AS v",
+            column.type_text
+        );
+        if let Err(error) = writer.query_one(&sql, &[&texts]).await {
+            // Class 22 is data errors, and class 23 is constraint errors of a domain. The server's
+            // message can contain the mask.
+            let code = error.as_db_error().map_or("", |error| error.code().code());
+            if code.starts_with("22") || code.starts_with("23") {
+                let why = format!("its masks are not values of that type (SQLSTATE {code})");
+                return Err(unfit(rows, plan, column, rule, &why));
+            }
+            return Err(target.error(&error));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the error for a column whose function does not fit.
+fn unfit(rows: &Rows, plan: &Plan, column: &RowColumn, rule: usize, why: &str) -> JobError {
+    JobError::Plan(format!(
+        "{}.{} ({}): {} does not fit: {why}; nothing was copied",
+        rows.table,
+        column.name,
+        column.type_text,
+        plan.function(rule)
+    ))
+}
+
+/// Returns the sampled values of a column for the engine.
+fn request_column(
+    rows: &Rows,
+    plan: &Plan,
+    column: &RowColumn,
+    rule: usize,
+    sample: &[(String, Option<String>)],
+) -> Column {
+    let mut request = Column {
+        rule,
+        count: sample.len(),
+        ..Column::default()
     };
-    let mut row: Vec<Option<String>> = vec![None; columns.len()];
-    let mut show = |at: usize, text: Option<&str>| {
-        row[at] = text.map(str::to_owned);
-        if at + 1 < row.len() {
+    let subject = plan.subject(rule);
+    let subject_column =
+        subject.and_then(|name| rows.columns.iter().find(|other| other.name == name));
+    let mut subjects = Vec::new();
+    for (text, subject_text) in sample {
+        copy::write_value(
+            text,
+            column.class,
+            plan.keeps_decimals(rule),
+            &mut request.values,
+        );
+        match (subject_text, subject_column) {
+            (Some(text), Some(column)) => {
+                copy::write_value(text, column.class, false, &mut subjects)
+            }
+            _ => sealwire_msgpack::write::nil(&mut subjects),
+        }
+    }
+    request.subjects = subject.map(|_| subjects);
+    request
+}
+
+/// Samples of the masked columns, from whole rows.
+struct RowSample<'r> {
+    rows: &'r Rows,
+    plan: &'r Plan,
+    /// The values of the current row, up to the last value that was added.
+    row: Vec<Option<String>>,
+    /// By column, its values, each with its subject.
+    columns: Vec<Vec<(String, Option<String>)>>,
+}
+
+impl<'r> RowSample<'r> {
+    fn new(rows: &'r Rows, plan: &'r Plan) -> Self {
+        let count = rows.columns.len();
+        Self {
+            rows,
+            plan,
+            row: vec![None; count],
+            columns: vec![Vec::new(); count],
+        }
+    }
+
+    /// Adds the value of a column. Breaks after the row with which all samples are full.
+    fn add(&mut self, at: usize, text: Option<&str>) -> ControlFlow<()> {
+        self.row[at] = text.map(str::to_owned);
+        if at + 1 < self.row.len() {
             return ControlFlow::Continue(());
         }
+
         let mut is_full = true;
-        for at in (0..row.len()).filter(|at| masked(*at)) {
-            if let Some(text) = &row[at]
-                && samples[at].len() < SAMPLE
-            {
-                samples[at].push((text.clone(), subject_at(at).and_then(|at| row[at].clone())));
+        for at in 0..self.row.len() {
+            if !self.rows.columns[at].is_masked() {
+                continue;
             }
-            is_full &= samples[at].len() == SAMPLE;
+            if let Some(text) = &self.row[at]
+                && self.columns[at].len() < SAMPLE
+            {
+                let subject = self.subject_of(at).and_then(|at| self.row[at].clone());
+                self.columns[at].push((text.clone(), subject));
+            }
+            is_full &= self.columns[at].len() == SAMPLE;
         }
         if is_full {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())
         }
-    };
-    if !reader.first_rows(table, &columns, &mut show).await? {
-        let table = table.title();
-        return Err(JobError::Plan(format!(
-            "{table}: the server cancelled the dry run: run the job again"
-        )));
     }
-    for (column, sample) in rows.columns.iter().zip(samples) {
-        let PathRule::Mask(rule, _) = column.verdict else {
-            continue;
+
+    /// Returns the column of a column's subject.
+    fn subject_of(&self, at: usize) -> Option<usize> {
+        let PathRule::Mask(rule, _) = self.rows.columns[at].verdict else {
+            return None;
         };
-        let field = format!("{}.{}", rows.table, column.name);
-        let subject = plan.subject(rule);
-        if sample.is_empty() {
-            continue;
-        }
-        let mut asked = Column {
-            rule,
-            count: sample.len(),
-            ..Column::default()
-        };
-        let mut subjects = Vec::new();
-        let subject_class =
-            subject.and_then(|name| rows.columns.iter().find(|other| other.name == name));
-        for (text, beside_text) in &sample {
-            copy::value(
-                text,
-                column.class,
-                plan.keeps_decimals(rule),
-                &mut asked.values,
-            );
-            match (beside_text, subject_class) {
-                (Some(text), Some(beside)) => copy::value(text, beside.class, false, &mut subjects),
-                _ => sealwire_msgpack::write::nil(&mut subjects),
-            }
-        }
-        asked.subjects = subject.map(|_| subjects);
-        let function = plan.function(rule);
-        let unfit = |why: &str| {
-            JobError::Plan(format!(
-                "{field} ({}): {function} does not fit: {why}; nothing was copied",
-                column.type_text
-            ))
-        };
-        let answer = engine
-            .mask(vec![asked])
-            .await
-            .map_err(|error| match error {
-                EngineError::Unfit { why, .. } => unfit(&why),
-                EngineError::Failed(said) => JobError::Engine(said),
-            })?;
-        let mut texts = Vec::with_capacity(sample.len());
-        let mut answers = TokenReader::new(answer.first().map_or(&[], Vec::as_slice));
-        for _ in 0..sample.len() {
-            let token = answers
-                .token()
-                .map_err(|_| JobError::Engine("gave too few answers".to_owned()))?;
-            let mut text = Vec::new();
-            if copy::write_plain(token, column.class, &mut text).map_err(|why| unfit(&why))? {
-                texts.push(String::from_utf8_lossy(&text).into_owned());
-            }
-        }
-        let sql = format!(
-            "SELECT pg_catalog.count(v::{}) FROM pg_catalog.unnest($1::pg_catalog.text[]) AS v",
-            column.type_text
-        );
-        if let Err(error) = writer.query_one(&sql, &[&texts]).await {
-            let Some(said) = error.as_db_error() else {
-                return Err(target.error(&error));
-            };
-            // Class 22 is data errors, and class 23 is constraint errors of a domain. The server's
-            // message can contain the mask.
-            let code = said.code().code().to_owned();
-            if code.starts_with("22") || code.starts_with("23") {
-                return Err(unfit(&format!(
-                    "its masks are no values of that type (SQLSTATE {code})"
-                )));
-            }
-            return Err(target.error(&error));
-        }
+        let name = self.plan.subject(rule)?;
+        self.rows
+            .columns
+            .iter()
+            .position(|column| column.name == name)
     }
-    Ok(())
 }

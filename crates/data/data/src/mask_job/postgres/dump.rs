@@ -42,8 +42,8 @@ impl Dump {
             .await;
         let wanted = row.map_err(|error| source.error(&error))?.get::<_, i32>(0) / 10_000;
         let mut found = Vec::new();
-        for folder in folders().await {
-            if let Some(version) = version(&folder.join("pg_dump")).await {
+        for folder in program_folders().await {
+            if let Some(version) = program_version(&folder.join("pg_dump")).await {
                 found.push((version, folder.join("pg_dump")));
             }
         }
@@ -81,13 +81,13 @@ impl Dump {
 
     /// Returns one section of the schema in the snapshot, without owners and grants, and without
     /// statements that only a superuser can run.
-    pub(crate) async fn section(
+    pub(crate) async fn dump_section(
         &self,
         source: &Endpoint,
         snapshot: &str,
         section: Section,
     ) -> Result<DumpSection, JobError> {
-        let guard = guard()?;
+        let guard = random_guard()?;
         let mut command = std::process::Command::new(&self.program);
         source.environment(&mut command);
         let section = match section {
@@ -117,22 +117,24 @@ impl Dump {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let failed = |said: String| JobError::Postgres {
-            whence: "pg_dump",
-            said,
-        };
+
         let output = Command::from(command).kill_on_drop(true).output().await;
         let output = output.map_err(JobError::io(&self.program))?;
         if !output.status.success() {
-            return Err(failed(
-                String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-            ));
+            return Err(dump_error(String::from_utf8_lossy(&output.stderr).trim()));
         }
-        let sql = String::from_utf8(output.stdout)
-            .map_err(|_| failed("wrote what is not UTF-8".to_owned()))?;
-        guarded(&sql, &guard)
+        let sql =
+            String::from_utf8(output.stdout).map_err(|_| dump_error("its output is not UTF-8"))?;
+        guarded_text(&sql, &guard)
             .map(DumpSection::new)
-            .ok_or_else(|| failed("wrote something else than a guarded dump".to_owned()))
+            .ok_or_else(|| dump_error("its output is not a guarded dump"))
+    }
+}
+
+fn dump_error(message: &str) -> JobError {
+    JobError::Postgres {
+        origin: "pg_dump",
+        message: message.to_owned(),
     }
 }
 
@@ -171,7 +173,7 @@ impl DumpSection {
                 if let Some(what) = what {
                     section
                         .left_out
-                        .push(format!("{what} {}", identifier(&line[start.len()..])));
+                        .push(format!("{what} {}", first_identifier(&line[start.len()..])));
                 }
             }
             if !is_left_out {
@@ -189,7 +191,7 @@ impl DumpSection {
         while !rest.is_empty() {
             let (line, after) = rest.split_at(logical_line(rest));
             rest = after;
-            let created = line.strip_prefix("CREATE SCHEMA ").map(identifier);
+            let created = line.strip_prefix("CREATE SCHEMA ").map(first_identifier);
             if !created.is_some_and(|created| names.iter().any(|name| name == created)) {
                 kept.push_str(line);
             }
@@ -224,8 +226,10 @@ fn logical_line(sql: &str) -> usize {
 }
 
 fn name_length(bytes: &[u8]) -> usize {
-    let is_part = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | 0x80..);
-    bytes.iter().take_while(is_part).count()
+    bytes
+        .iter()
+        .take_while(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | 0x80..))
+        .count()
 }
 
 /// Returns the length of a literal that begins and ends with `quote`. Doubled quotes count as two
@@ -246,7 +250,7 @@ fn dollar_tag(text: &str) -> Option<&str> {
 }
 
 /// Returns the identifier, quoted or not, that a text begins with.
-fn identifier(text: &str) -> &str {
+fn first_identifier(text: &str) -> &str {
     let mut length = 0;
     while text[length..].starts_with('"') {
         length += quoted_length(&text[length..], "\"");
@@ -259,7 +263,7 @@ fn identifier(text: &str) -> &str {
 }
 
 /// Returns a random key, which the source's schema cannot contain.
-fn guard() -> Result<String, JobError> {
+fn random_guard() -> Result<String, JobError> {
     let mut bytes = [0; 16];
     let random = rustls::crypto::aws_lc_rs::default_provider().secure_random;
     random
@@ -271,18 +275,17 @@ fn guard() -> Result<String, JobError> {
 /// Returns the text between the two `psql` guard commands that `pg_dump` writes around its output.
 /// A similar line inside the text is part of a literal. Returns `None` if a guard is missing, is at
 /// the wrong position, or has another key.
-fn guarded<'s>(dump: &'s str, guard: &str) -> Option<&'s str> {
-    let is_sql = |line: &&str| !line.trim().is_empty() && !line.starts_with("--");
-    let (begin, end) = (
-        format!("\\restrict {guard}\n"),
-        format!("\\unrestrict {guard}\n"),
-    );
+fn guarded_text<'s>(dump: &'s str, guard: &str) -> Option<&'s str> {
+    // Blank lines and comments come before the first guard.
     let before: usize = dump
         .split_inclusive('\n')
-        .take_while(|line| !is_sql(line))
+        .take_while(|line| line.trim().is_empty() || line.starts_with("--"))
         .map(str::len)
         .sum();
-    let sql = dump[before..].strip_prefix(begin.as_str())?;
+    let start = format!("\\restrict {guard}\n");
+    let end = format!("\\unrestrict {guard}\n");
+
+    let sql = dump[before..].strip_prefix(start.as_str())?;
     sql.trim_end_matches('\n')
         .len()
         .checked_add(1)
@@ -290,15 +293,15 @@ fn guarded<'s>(dump: &'s str, guard: &str) -> Option<&'s str> {
         .strip_suffix(end.as_str())
 }
 
-async fn folders() -> Vec<PathBuf> {
+async fn program_folders() -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> =
         env::split_paths(&env::var_os("PATH").unwrap_or_default()).collect();
-    if let Ok(told) = Command::new("pg_config")
+    if let Ok(output) = Command::new("pg_config")
         .arg("--bindir")
         .stdin(Stdio::null())
         .output()
         .await
-        && let Ok(folder) = String::from_utf8(told.stdout)
+        && let Ok(folder) = String::from_utf8(output.stdout)
     {
         folders.push(PathBuf::from(folder.trim()));
     }
@@ -320,8 +323,8 @@ struct Version {
 
 impl Version {
     /// Parses `pg_dump (PostgreSQL) 17.6 (Debian 17.6-1)`, `18beta2` or `19devel`.
-    fn parse(said: &str) -> Option<Self> {
-        let word = said
+    fn parse(text: &str) -> Option<Self> {
+        let word = text
             .split_whitespace()
             .find(|word| word.starts_with(|c: char| c.is_ascii_digit()))?;
         let digits = word.bytes().take_while(u8::is_ascii_digit).count();
@@ -354,7 +357,7 @@ impl fmt::Display for Version {
 }
 
 /// Returns the version that the program reports.
-async fn version(program: &Path) -> Option<Version> {
+async fn program_version(program: &Path) -> Option<Version> {
     let output = Command::new(program)
         .arg("--version")
         .stdin(Stdio::null())
@@ -369,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statements_for_superusers_are_left_out_and_no_others() {
+    fn dump_sections_omit_statements_for_superusers() {
         let dump = "-- Name: it's $x$; Type: COMMENT\n\
             COMMENT ON EXTENSION hstore IS 'first;\nCOMMENT ON EXTENSION is no statement here;\n';\n\
             COMMENT ON TABLE t IS '\nCOMMENT ON EXTENSION a IS ''b'';\n';\n\
@@ -409,19 +412,22 @@ mod tests {
             kept,
             "SELECT '\nCREATE SCHEMA ext;\n';\nCREATE SCHEMA ex;\n"
         );
-        // Whatever is not closed goes on to the end.
+        // An unclosed literal or comment continues to the end.
         for open in ["'a\nb", "\"a\nb", "$t$a\nb", "-- a"] {
             assert_eq!(logical_line(open), open.len(), "{open}");
         }
     }
 
     #[test]
-    fn a_dump_is_what_stands_between_its_guards() {
+    fn dumps_are_the_text_between_their_guards() {
         let head = "--\n-- PostgreSQL database dump\n--\n\n";
         let sql = "\nCOMMENT ON TABLE t IS 'a\n\\restrict b\n\\unrestrict k1\n\\! ls\n';\n--\n-- complete\n--\n\n";
         let whole = format!("{head}\\restrict k1\n{sql}\\unrestrict k1\n\n");
-        assert_eq!(guarded(&whole, "k1"), Some(sql));
-        assert_eq!(guarded("\\restrict k1\n\\unrestrict k1\n", "k1"), Some(""));
+        assert_eq!(guarded_text(&whole, "k1"), Some(sql));
+        assert_eq!(
+            guarded_text("\\restrict k1\n\\unrestrict k1\n", "k1"),
+            Some("")
+        );
         for (wrong, why) in [
             (
                 whole.replace("\\restrict k1", "\\restrict k2"),
@@ -446,14 +452,14 @@ mod tests {
             ("\\restrict k1\n".to_owned(), "one guard"),
             (String::new(), "nothing"),
         ] {
-            assert_eq!(guarded(&wrong, "k1"), None, "{why}");
+            assert_eq!(guarded_text(&wrong, "k1"), None, "{why}");
         }
-        assert_ne!(guard().unwrap(), guard().unwrap());
+        assert_ne!(random_guard().unwrap(), random_guard().unwrap());
     }
 
     #[test]
-    fn a_program_that_does_not_guard_its_output_is_refused() {
-        for (said, guarded) in [
+    fn unguarded_versions_of_pg_dump_are_rejected() {
+        for (text, guarded) in [
             ("pg_dump (PostgreSQL) 17.6 (Debian 17.6-1.pgdg12+1)", true),
             ("pg_dump (PostgreSQL) 17.5", false),
             ("pg_dump (PostgreSQL) 16.10", true),
@@ -467,9 +473,9 @@ mod tests {
             ("pg_dump (PostgreSQL) 19devel", false),
         ] {
             assert_eq!(
-                Version::parse(said).unwrap().is_guarded(),
+                Version::parse(text).unwrap().is_guarded(),
                 guarded,
-                "{said}"
+                "{text}"
             );
         }
         assert_eq!(Version::parse("pg_dump of somebody"), None);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sealwire_msgpack::Token;
 
 use super::catalog::{Class, KindScope, Table};
-use crate::mask_job::batch::{Batch, Form, FoundValue, absent};
+use crate::mask_job::batch::{Batch, Form, FoundValue, missing_subject};
 use crate::mask_job::chunker::Chunk;
 use crate::mask_job::error::JobError;
 use crate::mask_job::pipeline::Format;
@@ -20,7 +20,7 @@ use crate::mask_job::scan::tree::PathRule;
 pub(crate) struct Rows {
     pub(crate) table: String,
     plan: Arc<Plan>,
-    ledger: Arc<RunningReport>,
+    running_report: Arc<RunningReport>,
     pub(crate) columns: Vec<RowColumn>,
     /// True if columns without a rule are checked for kinds.
     by_kind: bool,
@@ -38,17 +38,23 @@ pub(crate) struct RowColumn {
     kept: Label,
 }
 
+impl RowColumn {
+    pub(crate) fn is_masked(&self) -> bool {
+        matches!(self.verdict, PathRule::Mask(..))
+    }
+}
+
 impl Rows {
     pub(crate) fn new(
         table: &Table,
         plan: &Arc<Plan>,
-        ledger: &Arc<RunningReport>,
+        running_report: &Arc<RunningReport>,
     ) -> Result<Self, JobError> {
         let mut columns = Vec::new();
         for column in table.copied() {
             let rule = plan.column_rule(&[&table.schema, &table.name, &column.name]);
             let field = format!("{}.{}", table.title(), column.name);
-            let label = ledger.label(plan.field(field.clone(), rule, None));
+            let label = running_report.label(plan.field(field.clone(), rule, None));
             let verdict = match rule {
                 None => PathRule::None,
                 Some(rule) if plan.keeps(rule) => PathRule::Keep,
@@ -80,7 +86,7 @@ impl Rows {
         Ok(Self {
             table: table.title(),
             plan: Arc::clone(plan),
-            ledger: Arc::clone(ledger),
+            running_report: Arc::clone(running_report),
             columns,
             by_kind,
         })
@@ -97,66 +103,65 @@ impl Rows {
         }
     }
 
-    fn value(
+    fn not_utf8(&self, chunk: &Chunk, at: usize, column: &RowColumn) -> JobError {
+        let what = "the value is not UTF-8".to_owned();
+        self.error(chunk, at, &column.name, what)
+    }
+
+    fn add_field(
         &self,
         chunk: &Chunk,
         at: usize,
         fields: &[Range<usize>],
         batch: &mut Batch,
     ) -> Result<(), JobError> {
-        let (column, span) = (&self.columns[at], &fields[at]);
+        let column = &self.columns[at];
+        let span = &fields[at];
         let raw = &chunk.bytes[span.clone()];
-        let not_text = || {
-            self.error(
-                chunk,
-                span.start,
-                &column.name,
-                "the value is not UTF-8".to_owned(),
-            )
-        };
         if copy::is_null(raw) {
-            batch.counts.nulls(column.kept, 1);
+            batch.counts.add_nulls(column.kept, 1);
             return Ok(());
         }
         let (rule, label) = match column.verdict {
             PathRule::Mask(rule, label) => (rule, label),
             PathRule::None if self.by_kind && column.kinds == KindScope::Values => {
-                let text = copy::text(raw, column.class).ok_or_else(not_text)?;
+                let text = copy::decode_field(raw, column.class)
+                    .ok_or_else(|| self.not_utf8(chunk, span.start, column))?;
                 match self.plan.kind_rule(&text) {
                     Some(rule) if !self.plan.keeps(rule) => {
                         let field = format!("{}.{}", self.table, column.name);
                         let kind = self.plan.kind_name(rule);
                         (
                             rule,
-                            self.ledger.label(self.plan.field(field, Some(rule), kind)),
+                            self.running_report
+                                .label(self.plan.field(field, Some(rule), kind)),
                         )
                     }
                     _ => {
-                        batch.counts.kept(column.kept, 1);
+                        batch.counts.add_kept(column.kept, 1);
                         return Ok(());
                     }
                 }
             }
             PathRule::None | PathRule::Keep => {
-                batch.counts.kept(column.kept, 1);
+                batch.counts.add_kept(column.kept, 1);
                 return Ok(());
             }
         };
-        let text = copy::text(raw, column.class).ok_or_else(not_text)?;
+
+        let text = copy::decode_field(raw, column.class)
+            .ok_or_else(|| self.not_utf8(chunk, span.start, column))?;
         let subject = match column.subject {
             None => None,
             Some(at) => {
                 let class = self.columns[at].class;
                 let raw = &chunk.bytes[fields[at].clone()];
-                let mut out = absent();
+                let mut out = missing_subject();
                 if !copy::is_null(raw) {
                     out.clear();
-                    copy::value(
-                        &copy::text(raw, class).ok_or_else(not_text)?,
-                        class,
-                        false,
-                        &mut out,
-                    );
+                    let text = copy::decode_field(raw, class)
+                        .ok_or_else(|| self.not_utf8(chunk, span.start, column))?;
+                    copy::write_value(&text, class, false, &mut out);
                 }
                 Some(out)
             }
@@ -168,7 +173,7 @@ impl Rows {
             form: Form::Copy { column: at },
         };
         batch.push(found, subject.as_deref(), |out| {
-            copy::value(&text, column.class, self.plan.keeps_decimals(rule), out);
+            copy::write_value(&text, column.class, self.plan.keeps_decimals(rule), out);
             Ok(())
         })
     }
@@ -188,7 +193,7 @@ impl Format for Rows {
         let mut at = 0;
         while at < chunk.bytes.len() {
             let start = at;
-            at = copy::row(&chunk.bytes, at, &mut fields);
+            at = copy::split_row(&chunk.bytes, at, &mut fields);
             if fields.len() != self.columns.len() {
                 return Err(self.error(
                     chunk,
@@ -199,7 +204,7 @@ impl Format for Rows {
             }
             batch.records += 1;
             for column in 0..fields.len() {
-                self.value(chunk, column, &fields, batch)?;
+                self.add_field(chunk, column, &fields, batch)?;
             }
         }
         Ok(())
@@ -208,13 +213,13 @@ impl Format for Rows {
     fn encode(
         &self,
         found: &FoundValue,
-        answer: Token<'_>,
+        masked: Token<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), String> {
         let Form::Copy { column } = found.form else {
-            return Err("is no field of a row".to_owned());
+            return Err("is not a field of a row".to_owned());
         };
-        copy::write_field(answer, self.columns[column].class, out)
+        copy::write_field(masked, self.columns[column].class, out)
     }
 
     fn unfit(&self, chunk: &Chunk, found: &FoundValue, why: String) -> JobError {

@@ -13,7 +13,7 @@ use tokio_postgres::error::SqlState;
 
 use super::catalog::{Class, Table, quoted};
 use super::connect::{Connection, Endpoint};
-use super::copy::begin;
+use super::copy::begin_snapshot;
 use crate::mask_job::error::JobError;
 use crate::mask_job::scan::copy;
 
@@ -45,14 +45,14 @@ impl<'e> SampleReader<'e> {
         }
     }
 
-    /// Calls `show` for each value in the first rows of a table, with the column's index and the
-    /// text (`None` for null). Reading stops after a row in which `show` breaks. Returns `false` if
+    /// Calls `visit` for each value in the first rows of a table, with the column's index and the
+    /// text (`None` for null). Reading stops after a row in which `visit` breaks. Returns `false` if
     /// the server's timeout ended the reading.
     pub(crate) async fn first_rows(
         &mut self,
         table: &Table,
         columns: &[(&str, Class)],
-        show: &mut impl FnMut(usize, Option<&str>) -> ControlFlow<()>,
+        visit: &mut impl FnMut(usize, Option<&str>) -> ControlFlow<()>,
     ) -> Result<bool, JobError> {
         let of = self.of;
         let connection = match self.connection.take() {
@@ -67,7 +67,7 @@ impl<'e> SampleReader<'e> {
             .join(", ");
         let mut read = 0;
         let mut fields = Vec::new();
-        for leaf in leaves(client, of, table).await? {
+        for leaf in leaf_tables(client, of, table).await? {
             let rows = client
                 .copy_out(&format!("COPY {leaf} ({list}) TO STDOUT"))
                 .await;
@@ -81,16 +81,16 @@ impl<'e> SampleReader<'e> {
                     Err(error) => return Err(of.error(&error)),
                 };
                 read += row.len();
-                copy::row(&row, 0, &mut fields);
+                copy::split_row(&row, 0, &mut fields);
                 let mut is_wanted = read < BYTES_MAX;
                 for (at, (span, (_, class))) in fields.iter().zip(columns).enumerate() {
                     let raw = &row[span.clone()];
                     let text = if copy::is_null(raw) {
                         None
                     } else {
-                        copy::text(raw, *class)
+                        copy::decode_field(raw, *class)
                     };
-                    is_wanted &= show(at, text.as_deref()).is_continue();
+                    is_wanted &= visit(at, text.as_deref()).is_continue();
                 }
                 if !is_wanted {
                     return Ok(true);
@@ -103,7 +103,7 @@ impl<'e> SampleReader<'e> {
 
     async fn connect(&self) -> Result<Connection, JobError> {
         let connection = self.of.connect_scoped().await?;
-        begin(&connection.client, self.of, self.snapshot).await?;
+        begin_snapshot(&connection.client, self.of, self.snapshot).await?;
         let limit = format!("SET LOCAL statement_timeout = '{}'", self.timeout);
         connection
             .client
@@ -117,7 +117,7 @@ impl<'e> SampleReader<'e> {
 /// Returns the tables that hold the rows, as SQL text. COPY of a partitioned table's name would
 /// return no rows. Partitions that are foreign tables are included, so that COPY rejects them
 /// instead of omitting their rows.
-pub(crate) async fn leaves(
+pub(crate) async fn leaf_tables(
     client: &Client,
     of: &Endpoint,
     table: &Table,

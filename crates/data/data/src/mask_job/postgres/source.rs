@@ -18,7 +18,7 @@ const ATTEMPTS: u32 = 5;
 pub(crate) struct Snapshot {
     pub(crate) client: Client,
     tables: Vec<i64>,
-    shape: Vec<(String, String)>,
+    table_states: Vec<(String, String)>,
 }
 
 impl Snapshot {
@@ -31,7 +31,7 @@ impl Snapshot {
             .map_err(|error| of.error(&error))?;
         for _ in 0..ATTEMPTS {
             let names = client
-                .query(&names(), &[])
+                .query(&table_names_sql(), &[])
                 .await
                 .map_err(|error| of.error(&error))?;
             let names: Vec<String> = names.iter().map(|row| row.get(1)).collect();
@@ -50,21 +50,21 @@ impl Snapshot {
                     return Err(of.error(&error));
                 }
             } else if client
-                .query_one(&all_locked(), &[])
+                .query_one(&all_locked_sql(), &[])
                 .await
                 .map_err(|error| of.error(&error))?
                 .get(0)
             {
                 let tables = client
-                    .query(&self::names(), &[])
+                    .query(&self::table_names_sql(), &[])
                     .await
                     .map_err(|error| of.error(&error))?;
                 let tables: Vec<i64> = tables.iter().map(|row| row.get(0)).collect();
-                let shape = shape(&client, of, &tables).await?;
+                let table_states = table_states(&client, of, &tables).await?;
                 return Ok(Self {
                     client,
                     tables,
-                    shape,
+                    table_states,
                 });
             }
             client
@@ -73,23 +73,22 @@ impl Snapshot {
                 .map_err(|error| of.error(&error))?;
         }
         let what = "other sessions create or drop tables all the time, so that they cannot be locked: try later";
-        Err(JobError::Plan(format!("{}: {what}", of.whence)))
+        Err(JobError::Plan(format!("{}: {what}", of.origin)))
     }
 
     /// Returns an error if the tables changed since the snapshot.
-    pub(crate) async fn unchanged(&self, of: &Endpoint) -> Result<(), JobError> {
-        let now = shape(&of.connect().await?, of, &self.tables).await?;
-        let is_in = |one: &(String, String), all: &[(String, String)]| all.contains(one);
+    pub(crate) async fn check_unchanged(&self, of: &Endpoint) -> Result<(), JobError> {
+        let now = table_states(&of.connect().await?, of, &self.tables).await?;
         let changed = now
             .iter()
-            .find(|table| !is_in(table, &self.shape))
-            .or_else(|| self.shape.iter().find(|table| !is_in(table, &now)));
+            .find(|table| !self.table_states.contains(table))
+            .or_else(|| self.table_states.iter().find(|table| !now.contains(table)));
         let Some((name, _)) = changed else {
             return Ok(());
         };
         Err(JobError::Plan(format!(
             "table {name} was changed while the job read the {}: run the job again, when nobody changes tables",
-            of.whence
+            of.origin
         )))
     }
 }
@@ -99,7 +98,7 @@ pub(crate) const LOCK_TIMEOUT: &str = "10s";
 
 /// Returns the SQL for tables that are not partitions. Locking a table also locks its partitions
 /// and inheriting tables.
-fn names() -> String {
+fn table_names_sql() -> String {
     format!(
         "SELECT c.oid::bigint, pg_catalog.format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c \
          JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
@@ -111,19 +110,19 @@ fn names() -> String {
 
 /// Returns the SQL that checks whether this session holds locks on all tables and partitions in the
 /// snapshot.
-fn all_locked() -> String {
+fn all_locked_sql() -> String {
     format!(
         "WITH RECURSIVE tree AS (SELECT t.oid FROM ({}) AS t (oid, name) \
              UNION SELECT i.inhrelid::bigint FROM pg_catalog.pg_inherits i JOIN tree ON i.inhparent::bigint = tree.oid) \
          SELECT NOT EXISTS (SELECT 1 FROM tree WHERE NOT EXISTS (SELECT 1 FROM pg_catalog.pg_locks l \
              WHERE l.locktype = 'relation' AND l.relation::bigint = tree.oid AND l.granted \
              AND l.pid = pg_catalog.pg_backend_pid() AND l.mode = 'AccessShareLock'))",
-        names()
+        table_names_sql()
     )
 }
 
 /// Returns names and descriptions of tables and their partitions: kind, file, parents and columns.
-async fn shape(
+async fn table_states(
     client: &Client,
     of: &Endpoint,
     tables: &[i64],

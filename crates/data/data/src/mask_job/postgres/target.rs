@@ -32,25 +32,22 @@ pub(crate) async fn reject_same(
     (source, from): (&Client, &Endpoint),
     (target, to): (&Client, &Endpoint),
 ) -> Result<(), JobError> {
-    let refused = || {
-        JobError::Plan(
-            "the target is the source: name another database, which must be empty; nothing was written".to_owned(),
-        )
-    };
-    let same_database = identity(source, from).await? == identity(target, to).await?;
-    match (cluster(source).await, cluster(target).await) {
+    let same_database = database_id(source, from).await? == database_id(target, to).await?;
+    let is_same = match (cluster_id(source).await, cluster_id(target).await) {
         // A standby has the identifier of its primary, and writes to the primary reach the standby.
-        (Some(one), Some(other)) if one == other && same_database => Err(refused()),
-        (Some(_), Some(_)) => Ok(()),
-        _ if same_database && started(source, from).await? == started(target, to).await? => {
-            Err(refused())
-        }
-        _ => Ok(()),
+        (Some(one), Some(other)) => one == other && same_database,
+        _ => same_database && server_start(source, from).await? == server_start(target, to).await?,
+    };
+    if is_same {
+        return Err(JobError::Plan(
+            "the target is the source: name another database, which must be empty; nothing was written".to_owned(),
+        ));
     }
+    Ok(())
 }
 
 /// Returns the id of the database within its cluster.
-async fn identity(client: &Client, of: &Endpoint) -> Result<i64, JobError> {
+async fn database_id(client: &Client, of: &Endpoint) -> Result<i64, JobError> {
     let sql = "SELECT oid::bigint FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()";
     Ok(client
         .query_one(sql, &[])
@@ -60,7 +57,7 @@ async fn identity(client: &Client, of: &Endpoint) -> Result<i64, JobError> {
 }
 
 /// Returns the identifier of the cluster, or `None` if the role may not read it.
-async fn cluster(client: &Client) -> Option<i64> {
+async fn cluster_id(client: &Client) -> Option<i64> {
     let row = client
         .query_one(
             "SELECT system_identifier FROM pg_catalog.pg_control_system()",
@@ -71,7 +68,7 @@ async fn cluster(client: &Client) -> Option<i64> {
 }
 
 /// Identifies the server process by start time and port, which every role may read.
-async fn started(client: &Client, of: &Endpoint) -> Result<String, JobError> {
+async fn server_start(client: &Client, of: &Endpoint) -> Result<String, JobError> {
     let sql = "SELECT pg_catalog.pg_postmaster_start_time()::text || ' ' || pg_catalog.current_setting('port')";
     Ok(client
         .query_one(sql, &[])
@@ -115,7 +112,7 @@ pub(crate) async fn reject_privileged_reader(of: &Endpoint) -> Result<(), JobErr
     Err(JobError::Plan(format!(
         "the {}'s role {role}, and functions of table owners could run with its rights: connect as a role that may \
          only read, such as a member of pg_read_all_data",
-        of.whence
+        of.origin
     )))
 }
 
@@ -133,7 +130,7 @@ pub async fn reject_privileged_writer(client: &Client, of: &Endpoint) -> Result<
     Err(JobError::Plan(format!(
         "the {}'s role {role}, and triggers and functions of table owners run with its rights: connect as a role that \
          may only read and update the columns of the rules",
-        of.whence
+        of.origin
     )))
 }
 
@@ -160,7 +157,9 @@ async fn privileged_role(
     else {
         return Ok(None);
     };
-    let (held, is_superuser, role): (String, bool, String) = (row.get(0), row.get(1), row.get(2));
+    let held: String = row.get(0);
+    let is_superuser: bool = row.get(1);
+    let role: String = row.get(2);
     let why = match (is_superuser, held == role) {
         (true, true) => "is a superuser".to_owned(),
         (false, true) => format!("may {rights}"),
@@ -172,22 +171,26 @@ async fn privileged_role(
 /// Locks, cleans and marks the target. Rejects a target with contents, except for contents of a
 /// killed job or with `replace`. The lock is held while `client` lives. Removal and mark are one
 /// transaction: the target keeps all of its contents or none.
-pub(crate) async fn prepare(client: &Client, to: &Endpoint, replace: bool) -> Result<(), JobError> {
-    lock(client, to).await?;
-    if marked(client, to).await?.is_some() {
-        empty(client, to).await?;
+pub(crate) async fn prepare_target(
+    client: &Client,
+    to: &Endpoint,
+    replace: bool,
+) -> Result<(), JobError> {
+    lock_target(client, to).await?;
+    if read_mark(client, to).await?.is_some() {
+        remove_contents(client, to).await?;
     }
-    let tables = tables(client, to).await?;
+    let tables = list_tables(client, to).await?;
     if !tables.is_empty() && !replace {
-        let shown = tables
+        let listed = tables
             .iter()
             .take(5)
             .cloned()
             .collect::<Vec<_>>()
             .join(", ");
         return Err(JobError::Plan(format!(
-            "the target is not empty: it has {} tables or views ({shown}{}); name an empty database, or say that \
-             what is there is to be replaced",
+            "the target is not empty: it has {} tables or views ({listed}{}); name an empty database, or replace the \
+             contents with --replace",
             tables.len(),
             if tables.len() > 5 { ", ..." } else { "" }
         )));
@@ -198,7 +201,7 @@ pub(crate) async fn prepare(client: &Client, to: &Endpoint, replace: bool) -> Re
     if !tables.is_empty() {
         // Extensions remain, and with them their schemas. The schema creates only missing
         // extensions, and existing extensions can belong to other users.
-        let mut kept: Vec<String> = inventory(client, to).await?;
+        let mut kept: Vec<String> = list_objects(client, to).await?;
         kept.retain(|statement| statement.starts_with("DROP EXTENSION"));
         let schemas = extension_schemas(client, to).await?;
         kept.extend(
@@ -282,7 +285,7 @@ async fn end_writers(client: &Client, to: &Endpoint) -> Result<(), JobError> {
 
 /// Takes the lock. Waits up to 10 seconds, since the connection of a killed job can still hold the
 /// lock.
-async fn lock(client: &Client, to: &Endpoint) -> Result<(), JobError> {
+async fn lock_target(client: &Client, to: &Endpoint) -> Result<(), JobError> {
     let sql = format!(
         "SET lock_timeout = '10s'; SELECT pg_catalog.pg_advisory_lock({LOCK}); SET lock_timeout = 0"
     );
@@ -299,7 +302,7 @@ async fn lock(client: &Client, to: &Endpoint) -> Result<(), JobError> {
 }
 
 /// Removes the mark of a complete target.
-pub(crate) async fn unmark(client: &Client, to: &Endpoint) -> Result<(), JobError> {
+pub(crate) async fn remove_mark(client: &Client, to: &Endpoint) -> Result<(), JobError> {
     execute(client, to, &format!("DROP SCHEMA {MARK} CASCADE")).await
 }
 
@@ -309,7 +312,7 @@ pub(crate) async fn unmark(client: &Client, to: &Endpoint) -> Result<(), JobErro
 /// # Errors
 /// Returns an error if the mark's schema exists, but this role did not create it: its contents can
 /// belong to other users.
-async fn marked(client: &Client, to: &Endpoint) -> Result<Option<Vec<String>>, JobError> {
+async fn read_mark(client: &Client, to: &Endpoint) -> Result<Option<Vec<String>>, JobError> {
     let sql = "SELECT pg_catalog.pg_get_userbyid(n.nspowner) = current_user AND pg_catalog.pg_get_userbyid(c.relowner) = current_user \
          FROM pg_catalog.pg_namespace n LEFT JOIN pg_catalog.pg_class c \
          ON c.relnamespace = n.oid AND c.relname = 'before' AND c.relkind = 'r' WHERE n.nspname = $1";
@@ -323,7 +326,7 @@ async fn marked(client: &Client, to: &Endpoint) -> Result<Option<Vec<String>>, J
     if row.get::<_, Option<bool>>(0) != Some(true) {
         return Err(JobError::Plan(format!(
             "the target has a schema {MARK} that no job of this role made: nothing was dropped; name another database, or \
-             look what it is and drop or rename it"
+             inspect the schema, and drop or rename it"
         )));
     }
     let rows = client
@@ -341,30 +344,29 @@ async fn marked(client: &Client, to: &Endpoint) -> Result<Option<Vec<String>>, J
 ///
 /// # Errors
 /// The error says how to remove the remaining objects.
-pub(crate) async fn empty(client: &Client, to: &Endpoint) -> Result<(), JobError> {
+pub(crate) async fn remove_contents(client: &Client, to: &Endpoint) -> Result<(), JobError> {
     execute(client, to, "BEGIN").await?;
     end_writers(client, to).await?;
-    let Some(before) = marked(client, to).await? else {
-        return Err(left(&format!(
+    let Some(before) = read_mark(client, to).await? else {
+        return Err(not_emptied(&format!(
             "the mark {MARK} is gone, so nothing was dropped"
         )));
     };
     drop_all(client, to, &before).await?;
-    unmark(client, to).await?;
+    remove_mark(client, to).await?;
     execute(client, to, "COMMIT").await
 }
 
-fn left(what: &str) -> JobError {
-    let said = format!("could not be emptied: {what}; drop the database and make it anew");
+fn not_emptied(what: &str) -> JobError {
     JobError::Postgres {
-        whence: "target",
-        said,
+        origin: "target",
+        message: format!("could not be emptied: {what}; drop the database and create it again"),
     }
 }
 
 /// Drops all objects whose statements are not in `before`. Must run in a transaction.
 async fn drop_all(client: &Client, to: &Endpoint, before: &[String]) -> Result<(), JobError> {
-    let statements = added(client, to, before).await?;
+    let statements = added_objects(client, to, before).await?;
     // Dropping a schema or table also drops its objects, and the server would report each later
     // statement.
     execute(
@@ -376,24 +378,28 @@ async fn drop_all(client: &Client, to: &Endpoint, before: &[String]) -> Result<(
         ),
     )
     .await?;
-    match added(client, to, before).await?.first() {
+    match added_objects(client, to, before).await?.first() {
         None => Ok(()),
-        Some(statement) => Err(left(&format!(
-            "after all objects were dropped, there is still one for {statement}"
+        Some(statement) => Err(not_emptied(&format!(
+            "after all objects were dropped, one object remains: {statement}"
         ))),
     }
 }
 
 /// Returns the DROP statements of the objects that are not in `before`, except for the mark.
-async fn added(client: &Client, to: &Endpoint, before: &[String]) -> Result<Vec<String>, JobError> {
+async fn added_objects(
+    client: &Client,
+    to: &Endpoint,
+    before: &[String],
+) -> Result<Vec<String>, JobError> {
     let before: HashSet<&String> = before.iter().collect();
     let mark = format!("DROP SCHEMA IF EXISTS {MARK} CASCADE");
-    let mut statements = inventory(client, to).await?;
+    let mut statements = list_objects(client, to).await?;
     statements.retain(|statement| !before.contains(statement) && *statement != mark);
     Ok(statements)
 }
 
-async fn inventory(client: &Client, to: &Endpoint) -> Result<Vec<String>, JobError> {
+async fn list_objects(client: &Client, to: &Endpoint) -> Result<Vec<String>, JobError> {
     let rows = client
         .query(INVENTORY, &[])
         .await
@@ -401,7 +407,7 @@ async fn inventory(client: &Client, to: &Endpoint) -> Result<Vec<String>, JobErr
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-async fn tables(client: &Client, to: &Endpoint) -> Result<Vec<String>, JobError> {
+async fn list_tables(client: &Client, to: &Endpoint) -> Result<Vec<String>, JobError> {
     let sql = format!(
         "SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c \
          JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \

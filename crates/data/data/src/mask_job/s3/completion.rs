@@ -81,8 +81,12 @@ impl Drop for Attempt {
 /// Returns true if the body of a response is the result of a completion. An error of the store has
 /// another root element. Text within XML contains no `<`.
 fn is_result(body: &[u8]) -> bool {
-    let has = |tag: &[u8]| body.windows(tag.len()).any(|bytes| bytes == tag);
-    has(b"<CompleteMultipartUploadResult") && has(b"</CompleteMultipartUploadResult>")
+    contains(body, b"<CompleteMultipartUploadResult")
+        && contains(body, b"</CompleteMultipartUploadResult>")
+}
+
+fn contains(body: &[u8], tag: &[u8]) -> bool {
+    body.windows(tag.len()).any(|bytes| bytes == tag)
 }
 
 /// A random marker of an upload.
@@ -132,7 +136,7 @@ pub(super) enum Found {
 }
 
 /// Returns true if the object can exist although a completion failed with this status.
-pub(super) fn needs_look(status: Option<u16>, is_unsure: bool) -> bool {
+pub(super) fn needs_check(status: Option<u16>, is_unsure: bool) -> bool {
     is_unsure || matches!(status, Some(404 | 409 | 412))
 }
 

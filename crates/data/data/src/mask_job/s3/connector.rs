@@ -59,7 +59,7 @@ impl RequestTimeouts {
     };
 
     /// Returns the longest time of a request with its response.
-    fn of(&self, request: &HttpRequest) -> Duration {
+    fn request_timeout(&self, request: &HttpRequest) -> Duration {
         if is_completion(request) {
             return self.completion;
         }
@@ -180,7 +180,7 @@ impl HttpConnector for S3Connector {
 #[async_trait]
 impl HttpService for S3Connector {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let longest = self.timeouts.of(&request);
+        let longest = self.timeouts.request_timeout(&request);
         let response = within(longest, self.send(request))
             .await
             .map_err(http_error)?;
@@ -257,7 +257,7 @@ mod tests {
             let request = request
                 .body(HttpRequestBody::from(payload(bytes)))
                 .expect("a request");
-            let longest = timeouts.of(&request);
+            let longest = timeouts.request_timeout(&request);
             assert_eq!(longest, Duration::from_secs(seconds), "{method} {uri}");
             assert!(longest < timeouts.retry, "{method} {uri}");
         }

@@ -1,6 +1,6 @@
 //! Reasons why a request to a store failed, and advice.
 //!
-//! Messages never quote a response. They contain only the status and known error codes.
+//! Messages never quote a response: messages contain only the status and known error codes.
 
 use std::error::Error as StdError;
 
@@ -40,7 +40,7 @@ fn exchange_text(error: &HttpClientError) -> String {
             )
         }
         HttpClientError::TooLong(_) => {
-            "the response of the object store is longer than what was asked for".to_owned()
+            "the response of the object store is longer than requested".to_owned()
         }
         HttpClientError::NotHttp => {
             "the response of the object store is not HTTP: see AWS_ENDPOINT_URL".to_owned()
@@ -98,9 +98,9 @@ const CODES: &[(&str, &str)] = &[
     ),
     (
         "NoSuchBucket",
-        "there is no such bucket: see its name, AWS_ENDPOINT_URL and AWS_REGION",
+        "the bucket does not exist: see its name, AWS_ENDPOINT_URL and AWS_REGION",
     ),
-    ("NoSuchKey", "there is no such object"),
+    ("NoSuchKey", "the object does not exist"),
     (
         "NoSuchUpload",
         "the unfinished upload is gone: somebody else, or a rule of the bucket, ended it",
@@ -164,8 +164,8 @@ pub(super) fn job_error(
     error: &object_store::Error,
 ) -> JobError {
     let mut what = match failure_of(error) {
-        Some(failure) => described(purpose, failure),
-        None => "the object store's response is not what the protocol of S3 describes".to_owned(),
+        Some(failure) => failure_text(purpose, failure),
+        None => "the object store's response does not conform to the S3 protocol".to_owned(),
     };
     if purpose == (Purpose::Complete { is_unsure: true }) {
         what += NOT_KNOWN;
@@ -176,7 +176,7 @@ pub(super) fn job_error(
     }
 }
 
-fn described(purpose: Purpose, failure: &StoreFailure) -> String {
+fn failure_text(purpose: Purpose, failure: &StoreFailure) -> String {
     let StoreFailure::Status { status, code } = failure else {
         return failure.to_string();
     };
@@ -191,7 +191,7 @@ fn described(purpose: Purpose, failure: &StoreFailure) -> String {
         ("", 401 | 403) => {
             "access denied: the credentials need s3:PutObject and s3:AbortMultipartUpload for this object"
         }
-        ("", 404) => "there is no such object, or no such bucket",
+        ("", 404) => "the object or the bucket does not exist",
         ("", 412) if purpose == Purpose::Read => {
             "the object changed while it was read: start the job again"
         }

@@ -56,9 +56,10 @@ impl S3Reader {
             range: Some(GetRange::Suffix(WINDOW_BYTES_MIN)),
             ..GetOptions::default()
         };
-        let opened = object.store.run(stop.asked(), async {
+        let opened = object.store.run(stop.requested(), async {
             let opened = client.get_opts(&object.key, options).await?;
-            let (meta, start) = (opened.meta.clone(), opened.range.start);
+            let meta = opened.meta.clone();
+            let start = opened.range.start;
             Ok((meta, start, opened.bytes().await?))
         })?;
         let (meta, start, bytes) = opened.map_err(|error| match status_of(&error) {
@@ -105,9 +106,9 @@ impl S3Reader {
         if start >= self.length || buffer.is_empty() {
             return Ok(0);
         }
-        let bytes = match self.kept(start) {
+        let bytes = match self.cached_bytes(start) {
             Some(bytes) => bytes,
-            None => self.window(start, 1)?,
+            None => self.fetch_window(start, 1)?,
         };
         let count = bytes.len().min(buffer.len());
         buffer[..count].copy_from_slice(&bytes[..count]);
@@ -119,13 +120,16 @@ impl S3Reader {
         if length == 0 {
             return Ok(Bytes::new());
         }
-        if let Some(kept) = self.kept(start).filter(|kept| kept.len() >= length) {
-            return Ok(Bytes::copy_from_slice(&kept[..length]));
+        if let Some(cached) = self
+            .cached_bytes(start)
+            .filter(|cached| cached.len() >= length)
+        {
+            return Ok(Bytes::copy_from_slice(&cached[..length]));
         }
         if length as u64 <= WINDOW_BYTES {
             // A copy, since the values of a page would otherwise keep the whole window in memory.
             return Ok(Bytes::copy_from_slice(
-                &self.window(start, length as u64)?[..length],
+                &self.fetch_window(start, length as u64)?[..length],
             ));
         }
         if length > READ_BYTES_MAX {
@@ -145,11 +149,11 @@ impl S3Reader {
     }
 
     /// Returns the cached bytes from a position.
-    fn kept(&self, start: u64) -> Option<Bytes> {
+    fn cached_bytes(&self, start: u64) -> Option<Bytes> {
         let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_within =
-            |(at, bytes): &(u64, Bytes)| *at <= start && start - at < bytes.len() as u64;
-        let window = windows.iter().rposition(is_within)?;
+        let window = windows
+            .iter()
+            .rposition(|(at, bytes)| *at <= start && start - at < bytes.len() as u64)?;
         let window = windows.remove(window);
         let bytes = window.1.slice((start - window.0) as usize..);
         windows.push(window);
@@ -157,7 +161,7 @@ impl S3Reader {
     }
 
     /// Fetches a window of at least `length` bytes from a position, and keeps it.
-    fn window(&self, start: u64, length: u64) -> Result<Bytes, JobError> {
+    fn fetch_window(&self, start: u64, length: u64) -> Result<Bytes, JobError> {
         let bytes = self.fetch(start..window_end(start, length, self.length, self.chunks.get()))?;
         let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
         if windows.len() >= WINDOWS_MAX {
@@ -174,27 +178,28 @@ impl S3Reader {
             if_match: Some(self.etag.clone()),
             ..GetOptions::default()
         };
-        let fetched = self.object.store.run(self.stop.asked(), async {
+        let fetched = self.object.store.run(self.stop.requested(), async {
             let fetched = self.client.get_opts(&self.object.key, options).await?;
             let etag = fetched.meta.e_tag.clone();
             Ok((etag, fetched.bytes().await?))
         })?;
         let (etag, bytes) =
             fetched.map_err(|error| job_error(&self.object, Purpose::Read, &error))?;
-        let bad = |what: &str| {
-            Err(JobError::Store {
-                name: self.object.to_string(),
-                what: what.to_owned(),
-            })
-        };
         // Some stores ignore the condition.
         if etag.as_ref() != Some(&self.etag) {
-            return bad("the object changed while it was read: start the job again");
+            return Err(self.error("the object changed while it was read: start the job again"));
         }
         if bytes.len() as u64 != length {
-            return bad("the object store sent another number of bytes than was asked for");
+            return Err(self.error("the object store sent another number of bytes than requested"));
         }
         Ok(bytes)
+    }
+
+    fn error(&self, what: &str) -> JobError {
+        JobError::Store {
+            name: self.object.to_string(),
+            what: what.to_owned(),
+        }
     }
 }
 

@@ -120,7 +120,8 @@ impl Script {
 fn serve(socket: TcpStream, script: &ScriptState) -> io::Result<()> {
     let mut reader = BufReader::new(socket);
     loop {
-        let (mut head, mut length) = (Vec::new(), 0);
+        let mut head = Vec::new();
+        let mut length = 0;
         loop {
             let mut line = String::new();
             if reader.read_line(&mut line)? == 0 {
@@ -297,15 +298,15 @@ fn refusals_say_what_to_do() {
         ),
         (
             |_, _| refusal("404 Not Found", "NoSuchBucket"),
-            "there is no such bucket",
+            "the bucket does not exist",
         ),
         (
             |_, _| refusal("404 Not Found", "NoSuchKey"),
-            "there is no such object",
+            "the object does not exist",
         ),
         (
             |_, _| response("404 Not Found", "", ""),
-            "no such object, or no such bucket",
+            "the object or the bucket does not exist",
         ),
         (
             |_, _| refusal("416 Range Not Satisfiable", "InvalidRange"),
@@ -321,11 +322,11 @@ fn refusals_say_what_to_do() {
         ),
         (
             |_, _| response("200 OK", "ETag: \"one\"\r\n", WHOLE),
-            "not what the protocol of S3 describes",
+            "does not conform to the S3 protocol",
         ),
         (
             |_, _| part("\"one\"", "0-19", &WHOLE.repeat(1 << 19)),
-            "is longer than what was asked for",
+            "is longer than requested",
         ),
         (
             |_, _| {
@@ -377,11 +378,11 @@ fn a_store_that_ignores_conditions_cannot_mix_versions() {
         ),
         (
             |_, _| large_part("\"one\"", 1, LENGTH),
-            Err("not what the protocol of S3 describes"),
+            Err("does not conform to the S3 protocol"),
         ),
         (
             |_, _| large_part("\"one\"", 0, LENGTH - 1),
-            Err("not what the protocol of S3 describes"),
+            Err("does not conform to the S3 protocol"),
         ),
     ];
     for (later, expected) in cases {
@@ -477,7 +478,7 @@ fn settings_are_complete_and_never_shown() {
         (
             "AWS_ENDPOINT_URL",
             "http://127.0.0.1:99999",
-            "has a port that is none",
+            "must have a port from 1 to 65535",
         ),
         (
             "AWS_ENDPOINT_URL",
@@ -558,7 +559,7 @@ fn a_stopped_job_does_not_wait_for_a_read() {
     let stop = JobStop::default();
     let asked = stop.clone();
     let hangs = move |_: &str, _: usize| {
-        asked.ask();
+        asked.request();
         HANG.to_vec()
     };
     let script = Script::start_with(whole, hangs);

@@ -12,7 +12,7 @@ use object_store::{GetOptions, ObjectStore, PutMultipartOptions, PutPayload};
 use tokio::task::JoinHandle;
 
 use super::S3Object;
-use super::completion::{Completion, Found, Marker, needs_look, outcome};
+use super::completion::{Completion, Found, Marker, needs_check, outcome};
 use super::failure::{NOT_KNOWN, Purpose, job_error, status_of};
 use crate::mask_job::error::JobError;
 use crate::mask_job::stop::JobStop;
@@ -45,7 +45,7 @@ pub(crate) struct S3Upload {
 impl S3Upload {
     /// Starts an upload for a job that `stop` stops. This also checks the credentials. An existing
     /// object is an error unless `replace` is true.
-    pub(crate) fn begin(
+    pub(crate) fn start(
         object: &S3Object,
         replace: bool,
         stop: &JobStop,
@@ -63,26 +63,27 @@ impl S3Upload {
             ..PutMultipartOptions::default()
         };
         // A stopped job waits for the response, since an upload without an id could not be aborted.
-        let begun = object.store.run(
+        let created = object.store.run(
             stop.overdue(),
             client.create_multipart_opts(&object.key, options),
         );
-        let begun = begun.map_err(|error| {
+        let created = created.map_err(|error| {
             let left =
-                format!("an upload of {object} without parts, if the object store began one");
+                format!("an upload of {object} without parts, if the object store started one");
             JobError::Left {
                 error: Box::new(error),
                 left,
             }
         })?;
-        let id = begun.map_err(|error| job_error(object, Purpose::Write, &error))?;
+        let id = created.map_err(|error| job_error(object, Purpose::Write, &error))?;
         if !is_upload_id(&id) {
-            let what = "the object store named the upload by what is no name".to_owned();
+            let what = "the object store returned an invalid id for the upload".to_owned();
             return Err(JobError::Store {
                 name: object.to_string(),
                 what,
             });
         }
+
         Ok(Self {
             object: object.clone(),
             client,
@@ -109,14 +110,14 @@ impl S3Upload {
             self.filling.extend_from_slice(now);
             bytes = later;
             if self.filling.len() == PART_BYTES {
-                self.send()?;
+                self.send_part()?;
             }
         }
         Ok(())
     }
 
     /// Waits for the previous part, and sends the filled part.
-    fn send(&mut self) -> Result<(), JobError> {
+    fn send_part(&mut self) -> Result<(), JobError> {
         self.await_part()?;
         let number = self.parts.len();
         if number == PARTS_MAX {
@@ -130,11 +131,9 @@ impl S3Upload {
             });
         }
         let payload = PutPayload::from(std::mem::take(&mut self.filling));
-        let (client, key, id) = (
-            self.client.clone(),
-            self.object.key.clone(),
-            self.id.clone(),
-        );
+        let client = self.client.clone();
+        let key = self.object.key.clone();
+        let id = self.id.clone();
         let sending = async move { client.put_part(&key, &id, number, payload).await };
         self.sending = Some(self.object.store.runtime().spawn(sending));
         Ok(())
@@ -146,7 +145,7 @@ impl S3Upload {
             return Ok(());
         };
         // The part stays in `sending` if the job is stopped, since the abort must wait for its end.
-        let sent = self.object.store.run(self.stop.asked(), sending)?;
+        let sent = self.object.store.run(self.stop.requested(), sending)?;
         self.sending = None;
         self.parts
             .push(sent?.map_err(|error| job_error(&self.object, Purpose::Write, &error))?);
@@ -160,15 +159,16 @@ impl S3Upload {
                 self.is_over = true;
                 Ok(())
             }
-            Err(error) => Err(self.abandon(error)),
+            Err(error) => Err(self.discard(error)),
         }
     }
 
     fn complete(&mut self) -> Result<(), JobError> {
         if !self.filling.is_empty() {
-            self.send()?;
+            self.send_part()?;
         }
         self.await_part()?;
+
         let is_absent = !self.replace && reject_existing(&self.object, &self.client, &self.stop)?;
         self.stop.check()?;
         let completed = match self.try_complete()? {
@@ -192,10 +192,11 @@ impl S3Upload {
             }
             completed => completed,
         };
+
         let Err(error) = completed else { return Ok(()) };
         let is_unsure = self.completion.is_unsure();
-        let found = if needs_look(status_of(&error), is_unsure) {
-            self.look()
+        let found = if needs_check(status_of(&error), is_unsure) {
+            self.find_object()
         } else {
             Found::Unknown
         };
@@ -203,7 +204,7 @@ impl S3Upload {
     }
 
     /// Checks for the object after a failed completion.
-    fn look(&self) -> Found {
+    fn find_object(&self) -> Found {
         let options = GetOptions {
             head: true,
             ..GetOptions::default()
@@ -238,7 +239,7 @@ impl S3Upload {
 
     /// Aborts the upload after an error. Returns the error, and describes the remaining parts if
     /// the abort failed.
-    pub(crate) fn abandon(mut self, error: JobError) -> JobError {
+    pub(crate) fn discard(mut self, error: JobError) -> JobError {
         match self.abort() {
             Ok(()) => error,
             Err(left) => {
@@ -291,7 +292,7 @@ impl Drop for S3Upload {
         if !self.is_over {
             // The job panicked, or its future was dropped. Nothing waits for the error, so the
             // deadline begins now.
-            self.stop.ask();
+            self.stop.request();
             // If an asynchronous task drops the upload, its thread must not wait for another task.
             // A separate thread waits instead.
             std::thread::scope(|scope| {
@@ -318,7 +319,7 @@ fn reject_existing(object: &S3Object, client: &AmazonS3, stop: &JobStop) -> Resu
     };
     match object
         .store
-        .run(stop.asked(), client.get_opts(&object.key, options))?
+        .run(stop.requested(), client.get_opts(&object.key, options))?
     {
         Ok(_) => Err(JobError::Exists {
             path: object.to_string().into(),

@@ -10,7 +10,7 @@ use crate::mask_job::batch;
 use crate::mask_job::postgres::Class;
 
 /// Finds the fields of the row that begins at `at`. Returns the offset after the row's newline.
-pub(crate) fn row(text: &[u8], at: usize, fields: &mut Vec<Range<usize>>) -> usize {
+pub(crate) fn split_row(text: &[u8], at: usize, fields: &mut Vec<Range<usize>>) -> usize {
     fields.clear();
     let mut start = at;
     // Tabs and newlines inside of values are escaped.
@@ -55,7 +55,7 @@ fn unescaped(raw: &[u8]) -> Option<Cow<'_, str>> {
 
 /// Decodes a non-null field to the text of the value. Removes the blanks that pad a `char(n)`,
 /// which the server ignores in comparisons, too. Returns `None` if the field is not UTF-8.
-pub(crate) fn text(raw: &[u8], class: Class) -> Option<Cow<'_, str>> {
+pub(crate) fn decode_field(raw: &[u8], class: Class) -> Option<Cow<'_, str>> {
     let text = unescaped(raw)?;
     Some(match (class, text) {
         (Class::PaddedText(_), Cow::Borrowed(text)) => Cow::Borrowed(text.trim_end_matches(' ')),
@@ -88,7 +88,7 @@ fn write_escaped(text: &[u8], out: &mut Vec<u8>) {
 
 /// Appends a column's value as MessagePack. Decimal numbers become text if requested, for functions
 /// that keep their decimals.
-pub(crate) fn value(text: &str, class: Class, decimals_as_text: bool, out: &mut Vec<u8>) {
+pub(crate) fn write_value(text: &str, class: Class, decimals_as_text: bool, out: &mut Vec<u8>) {
     match class {
         Class::Decimal if decimals_as_text && !text.contains(['e', 'E']) => write::str(out, text),
         Class::Integer | Class::Decimal => {
@@ -114,12 +114,12 @@ pub(crate) fn value(text: &str, class: Class, decimals_as_text: bool, out: &mut 
 
 /// Appends a masked value as a field of a column, or returns the reason why the value does not fit.
 pub(crate) fn write_field(
-    answer: Token<'_>,
+    masked: Token<'_>,
     class: Class,
     out: &mut Vec<u8>,
 ) -> Result<(), String> {
     let mut text = Vec::new();
-    if !write_plain(answer, class, &mut text)? {
+    if !write_plain(masked, class, &mut text)? {
         out.extend_from_slice(b"\\N");
         return Ok(());
     }
@@ -130,39 +130,42 @@ pub(crate) fn write_field(
 /// Appends a masked value as the text of a column's value. Returns `false` if the masked value is
 /// null.
 pub(crate) fn write_plain(
-    answer: Token<'_>,
+    masked: Token<'_>,
     class: Class,
     out: &mut Vec<u8>,
 ) -> Result<bool, String> {
-    let unfit = |what: &str| Err(format!("its mask is {}, {what}", answer.kind()));
-    match (class, answer) {
+    match (class, masked) {
         (_, Token::Nil) => return Ok(false),
         (Class::Json, _) => {
-            if write_json(answer, out).is_none() {
-                return unfit("which JSON cannot hold");
+            if write_json(masked, out).is_none() {
+                return Err(unfit(masked, "which JSON cannot hold"));
             }
             return Ok(true);
         }
         (Class::Integer, Token::Uint(_) | Token::Int(_)) => {}
         (Class::Integer, Token::Str(digits)) if is_integer(digits) => {}
-        (Class::Integer, _) => return unfit("and the column takes integers"),
+        (Class::Integer, _) => return Err(unfit(masked, "and the column takes integers")),
         (Class::Decimal, Token::Uint(_) | Token::Int(_) | Token::F64(_) | Token::F32(_)) => {}
         (Class::Decimal, Token::Str(text)) if is_number(text) => {}
-        (Class::Decimal, _) => return unfit("and the column takes numbers"),
+        (Class::Decimal, _) => return Err(unfit(masked, "and the column takes numbers")),
         // Uses the server's notation, so that an unchanged value counts as unchanged.
         (Class::Boolean, Token::Bool(value)) => {
             out.push(if value { b't' } else { b'f' });
             return Ok(true);
         }
-        (Class::Boolean, _) => return unfit("and the column takes booleans"),
+        (Class::Boolean, _) => return Err(unfit(masked, "and the column takes booleans")),
         (Class::Text(_) | Class::PaddedText(_) | Class::Other, _) => {}
     }
+
     let start = out.len();
-    if batch::plain(answer, out).is_none() {
-        return unfit("which the column cannot hold");
+    if batch::write_scalar(masked, out).is_none() {
+        return Err(unfit(masked, "which the column cannot hold"));
     }
     if out[start..].contains(&0) {
-        return unfit("with a zero byte, which PostgreSQL cannot hold");
+        return Err(unfit(
+            masked,
+            "with a zero byte, which PostgreSQL cannot hold",
+        ));
     }
     if let Class::Text(Some(max)) | Class::PaddedText(Some(max)) = class {
         let chars = String::from_utf8_lossy(&out[start..]).chars().count();
@@ -173,6 +176,10 @@ pub(crate) fn write_plain(
         }
     }
     Ok(true)
+}
+
+fn unfit(masked: Token<'_>, what: &str) -> String {
+    format!("its mask is {}, {what}", masked.kind())
 }
 
 fn is_integer(text: &[u8]) -> bool {
@@ -193,17 +200,20 @@ mod tests {
     fn rows_are_split_at_tabs() {
         let rows = b"1\t\\N\ta\\tb\\n\\\\\n2\t\tc\n";
         let mut fields = Vec::new();
-        let end = row(rows, 0, &mut fields);
+        let end = split_row(rows, 0, &mut fields);
         let texts: Vec<_> = fields.iter().map(|span| &rows[span.clone()]).collect();
         assert_eq!(texts, [&b"1"[..], b"\\N", b"a\\tb\\n\\\\"]);
         assert!(is_null(texts[1]));
-        assert_eq!(text(texts[2], Class::Other).as_deref(), Some("a\tb\n\\"));
-        assert_eq!(row(rows, end, &mut fields), rows.len());
+        assert_eq!(
+            decode_field(texts[2], Class::Other).as_deref(),
+            Some("a\tb\n\\")
+        );
+        assert_eq!(split_row(rows, end, &mut fields), rows.len());
         assert_eq!(fields.len(), 3);
     }
 
     #[test]
-    fn blanks_that_pad_are_no_part_of_a_value() {
+    fn padding_blanks_are_removed_from_values() {
         let padded = Class::PaddedText(Some(9));
         for (raw, class, expected) in [
             (&b"a b   "[..], padded, "a b"),
@@ -212,21 +222,25 @@ mod tests {
             (b"a  ", Class::Text(Some(9)), "a  "),
             (b"\\.  ", padded, "."),
         ] {
-            assert_eq!(text(raw, class).as_deref(), Some(expected), "{raw:?}");
+            assert_eq!(
+                decode_field(raw, class).as_deref(),
+                Some(expected),
+                "{raw:?}"
+            );
         }
-        assert_eq!(text(b"\xff ", padded), None);
+        assert_eq!(decode_field(b"\xff ", padded), None);
     }
 
     #[test]
-    fn answers_fit_their_column_or_are_refused() {
-        let check = |answer: Token<'_>, class, expected: Result<&str, &str>| {
+    fn masked_values_fit_their_column_or_are_rejected() {
+        let check = |masked: Token<'_>, class, expected: Result<&str, &str>| {
             let mut out = Vec::new();
-            let found = write_field(answer, class, &mut out)
+            let found = write_field(masked, class, &mut out)
                 .map(|()| String::from_utf8(out).expect("UTF-8"));
             match (&found, expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(found, expected),
                 (Err(found), Err(expected)) => assert!(found.contains(expected), "{found}"),
-                _ => panic!("{answer:?} {class:?}: {found:?}"),
+                _ => panic!("{masked:?} {class:?}: {found:?}"),
             }
         };
         check(Token::Nil, Class::Integer, Ok("\\N"));
@@ -257,10 +271,11 @@ mod tests {
     }
 
     #[test]
-    fn a_boolean_that_a_mask_leaves_is_written_as_it_was() {
+    fn booleans_that_a_mask_keeps_are_written_unchanged() {
         for text in ["t", "f"] {
-            let (mut value, mut out) = (Vec::new(), Vec::new());
-            super::value(text, Class::Boolean, false, &mut value);
+            let mut value = Vec::new();
+            let mut out = Vec::new();
+            super::write_value(text, Class::Boolean, false, &mut value);
             let token = sealwire_msgpack::TokenReader::new(&value)
                 .token()
                 .expect("a scalar");

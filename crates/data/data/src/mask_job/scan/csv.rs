@@ -10,8 +10,8 @@ use std::ops::Range;
 use sealwire_msgpack::{Token, write};
 
 use super::json::Unknown;
-use super::{Fault, utf8};
-use crate::mask_job::batch::{self, Batch, Form, FoundValue, absent};
+use super::{ScanError, utf8};
+use crate::mask_job::batch::{self, Batch, Form, FoundValue, missing_subject};
 use crate::mask_job::limits::CSV_COLUMNS_MAX;
 use crate::mask_job::plan::Plan;
 use crate::mask_job::report::{Label, RunningReport};
@@ -45,54 +45,54 @@ impl Columns {
     /// Reads the columns from the header. Also returns the offset after the header.
     pub(crate) fn read(
         text: &[u8],
-        begin: usize,
+        start: usize,
         delimiter: u8,
         plan: &Plan,
-        ledger: &RunningReport,
-    ) -> Result<Result<(Self, usize), String>, Fault> {
+        running_report: &RunningReport,
+    ) -> Result<Result<(Self, usize), String>, ScanError> {
         utf8(text)?;
         let mut fields = Vec::new();
-        let end = record(text, begin, delimiter, &mut fields)?;
-        if let Some(fault) = separator_line(text, begin, delimiter) {
-            return Err(fault);
+        let end = read_record(text, start, delimiter, &mut fields)?;
+        if let Some(scan_error) = separator_line(text, start, delimiter) {
+            return Err(scan_error);
         }
         if fields.len() > CSV_COLUMNS_MAX {
-            return Err(Fault::new(
-                begin,
+            return Err(ScanError::new(
+                start,
                 format!("a header with more than {CSV_COLUMNS_MAX} columns"),
             ));
         }
         let names: Vec<String> = fields
             .iter()
-            .map(|field| inside(text, field).into_owned())
+            .map(|field| field_text(text, field).into_owned())
             .collect();
         let is_quoted = fields.iter().any(|field| field.quoted);
         if let Some(other) = delimiter_of(&names, delimiter).filter(|_| !is_quoted) {
             let hint = delimiter_hint(other);
-            return Err(Fault::new(
-                begin,
+            return Err(ScanError::new(
+                start,
                 format!("one column whose name has another delimiter: quote the name{hint}"),
             ));
         }
         if names.iter().all(String::is_empty) {
-            return Err(Fault::new(
-                begin,
+            return Err(ScanError::new(
+                start,
                 "a header with the columns' names expected",
             ));
         }
-        Ok(Self::by_names(&names, delimiter, plan, ledger).map(|columns| (columns, end)))
+        Ok(Self::by_names(&names, delimiter, plan, running_report).map(|columns| (columns, end)))
     }
 
     fn by_names(
         names: &[String],
         delimiter: u8,
         plan: &Plan,
-        ledger: &RunningReport,
+        running_report: &RunningReport,
     ) -> Result<Self, String> {
         let mut columns = Vec::with_capacity(names.len());
         for name in names {
             let rule = plan.column_rule(&[name]);
-            let label = ledger.label(plan.field(name.clone(), rule, None));
+            let label = running_report.label(plan.field(name.clone(), rule, None));
             let verdict = match rule {
                 None => PathRule::None,
                 Some(rule) if plan.keeps(rule) => PathRule::Keep,
@@ -101,7 +101,7 @@ impl Columns {
             let subject = match rule.and_then(|rule| plan.subject(rule)) {
                 None => None,
                 Some(subject) => Some(names.iter().position(|other| other == subject).ok_or_else(|| {
-                    format!("the rule for column {name} has subject={subject}, and there is no such column")
+                    format!("the rule for column {name} has subject={subject}, but the file has no column {subject}")
                 })?),
             };
             columns.push(Column {
@@ -111,7 +111,7 @@ impl Columns {
                 kept: label,
             });
         }
-        plan.all_columns_met(names)?;
+        plan.check_columns_exist(names)?;
         Ok(Self { delimiter, columns })
     }
 
@@ -124,7 +124,7 @@ impl Columns {
     /// rules can apply to any column.
     pub(crate) fn unknown(&self, plan: &Plan) -> Unknown {
         let mut unknown = Unknown::default();
-        if plan.refuses_unknown() && !plan.has_kinds() {
+        if plan.rejects_unknown() && !plan.has_kinds() {
             let unnamed = self
                 .columns
                 .iter()
@@ -138,18 +138,18 @@ impl Columns {
     pub(crate) fn records(
         &self,
         text: &[u8],
-        begin: usize,
+        start: usize,
         plan: &Plan,
-        ledger: &RunningReport,
+        running_report: &RunningReport,
         batch: &mut Batch,
-    ) -> Result<Unknown, Fault> {
+    ) -> Result<Unknown, ScanError> {
         utf8(text)?;
         let mut unknown = Unknown::default();
         let mut fields = Vec::with_capacity(self.columns.len());
-        let mut at = begin;
+        let mut at = start;
         while at < text.len() {
             let start = at;
-            at = record(text, at, self.delimiter, &mut fields)?;
+            at = read_record(text, at, self.delimiter, &mut fields)?;
             if fields.len() == 1 && fields[0].span.is_empty() {
                 continue;
             }
@@ -159,17 +159,17 @@ impl Columns {
                     fields.len(),
                     self.columns.len()
                 );
-                return Err(Fault::new(start, what));
+                return Err(ScanError::new(start, what));
             }
             batch.records += 1;
             for (column, field) in self.columns.iter().zip(&fields) {
-                self.field(
+                self.add_field(
                     text,
                     column,
                     field,
                     &fields,
                     plan,
-                    ledger,
+                    running_report,
                     batch,
                     &mut unknown,
                 )?;
@@ -178,21 +178,27 @@ impl Columns {
         Ok(unknown)
     }
 
-    /// Calls `show` for every value of a chunk except nulls: the column's index, name and verdict,
+    /// Calls `visit` for every value of a chunk except nulls: the column's index, name and verdict,
     /// and the value's text.
     pub(crate) fn values(
         &self,
         text: &[u8],
-        begin: usize,
-        show: &mut dyn FnMut(usize, &str, PathRule, &str),
-    ) -> Result<(), Fault> {
+        start: usize,
+        visit: &mut dyn FnMut(usize, &str, PathRule, &str),
+    ) -> Result<(), ScanError> {
         utf8(text)?;
-        let (mut fields, mut at) = (Vec::with_capacity(self.columns.len()), begin);
+        let mut fields = Vec::with_capacity(self.columns.len());
+        let mut at = start;
         while at < text.len() {
-            at = record(text, at, self.delimiter, &mut fields)?;
+            at = read_record(text, at, self.delimiter, &mut fields)?;
             for ((index, column), field) in self.columns.iter().enumerate().zip(&fields) {
                 if !field.span.is_empty() {
-                    show(index, &column.name, column.verdict, &inside(text, field));
+                    visit(
+                        index,
+                        &column.name,
+                        column.verdict,
+                        &field_text(text, field),
+                    );
                 }
             }
         }
@@ -203,55 +209,59 @@ impl Columns {
         clippy::too_many_arguments,
         reason = "the state of one scan, borrowed apart"
     )]
-    fn field(
+    fn add_field(
         &self,
         text: &[u8],
         column: &Column,
         field: &Field,
         fields: &[Field],
         plan: &Plan,
-        ledger: &RunningReport,
+        running_report: &RunningReport,
         batch: &mut Batch,
         unknown: &mut Unknown,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), ScanError> {
         if field.span.is_empty() {
-            batch.counts.nulls(column.kept, 1);
+            batch.counts.add_nulls(column.kept, 1);
             return Ok(());
         }
         let (rule, label) = match column.verdict {
             PathRule::Mask(rule, label) => (rule, label),
-            PathRule::None if plan.has_kinds() => match plan.kind_rule(&inside(text, field)) {
+            PathRule::None if plan.has_kinds() => match plan.kind_rule(&field_text(text, field)) {
                 Some(rule) if plan.keeps(rule) => {
-                    batch.counts.kept(column.kept, 1);
+                    batch.counts.add_kept(column.kept, 1);
                     return Ok(());
                 }
                 Some(rule) => (
                     rule,
-                    ledger.label(plan.field(column.name.clone(), Some(rule), plan.kind_name(rule))),
+                    running_report.label(plan.field(
+                        column.name.clone(),
+                        Some(rule),
+                        plan.kind_name(rule),
+                    )),
                 ),
-                None if plan.refuses_unknown() => {
+                None if plan.rejects_unknown() => {
                     unknown.add(field.span.start, column.name.clone());
                     return Ok(());
                 }
                 None => {
-                    batch.counts.kept(column.kept, 1);
+                    batch.counts.add_kept(column.kept, 1);
                     return Ok(());
                 }
             },
             PathRule::None | PathRule::Keep => {
-                batch.counts.kept(column.kept, 1);
+                batch.counts.add_kept(column.kept, 1);
                 return Ok(());
             }
         };
         let subject = column.subject.and_then(|at| fields.get(at)).map(|subject| {
-            let mut out = absent();
+            let mut out = missing_subject();
             if !subject.span.is_empty() {
                 out.clear();
-                write::str(&mut out, &inside(text, subject));
+                write::str(&mut out, &field_text(text, subject));
             }
             out
         });
-        let value = inside(text, field);
+        let value = field_text(text, field);
         let found = FoundValue {
             span: field.span.clone(),
             rule,
@@ -285,8 +295,8 @@ fn delimiter_hint(delimiter: char) -> String {
 }
 
 /// Returns an error if the text begins with Excel's line for the delimiter, such as `sep=;`.
-fn separator_line(text: &[u8], begin: usize, delimiter: u8) -> Option<Fault> {
-    let line = text.get(begin..)?.split(|byte| *byte == b'\n').next()?;
+fn separator_line(text: &[u8], start: usize, delimiter: u8) -> Option<ScanError> {
+    let line = text.get(start..)?.split(|byte| *byte == b'\n').next()?;
     let stated = match line.strip_suffix(b"\r").unwrap_or(line) {
         [b's', b'e', b'p', b'=', stated] if stated.is_ascii() => char::from(*stated),
         _ => return None,
@@ -296,19 +306,19 @@ fn separator_line(text: &[u8], begin: usize, delimiter: u8) -> Option<Fault> {
     } else {
         delimiter_hint(stated)
     };
-    Some(Fault::new(
-        begin,
+    Some(ScanError::new(
+        start,
         format!("a line of Excel that states the separator: remove the line{hint}"),
     ))
 }
 
 /// Reads one record's fields. Returns the offset after the line end.
-fn record(
+fn read_record(
     text: &[u8],
     mut at: usize,
     delimiter: u8,
     fields: &mut Vec<Field>,
-) -> Result<usize, Fault> {
+) -> Result<usize, ScanError> {
     fields.clear();
     loop {
         let start = at;
@@ -316,8 +326,10 @@ fn record(
         if quoted {
             at = behind_quotes(text, at)?;
         } else {
-            let ends = |byte: &u8| *byte == delimiter || matches!(byte, b'\n' | b'\r' | b'"');
-            at += text[at..].iter().position(ends).unwrap_or(text.len() - at);
+            at += text[at..]
+                .iter()
+                .position(|byte| *byte == delimiter || matches!(byte, b'\n' | b'\r' | b'"'))
+                .unwrap_or(text.len() - at);
         }
         fields.push(Field {
             span: start..at,
@@ -329,27 +341,32 @@ fn record(
             Some(b'\n') => return Ok(at + 1),
             Some(b'\r') if text.get(at + 1) == Some(&b'\n') => return Ok(at + 2),
             Some(b'\r') => {
-                return Err(Fault::new(
+                return Err(ScanError::new(
                     at,
                     "a carriage return without a newline, outside of quotes",
                 ));
             }
             Some(b'"') => {
-                return Err(Fault::new(
+                return Err(ScanError::new(
                     at,
                     "a quote inside a field that does not begin with one",
                 ));
             }
-            Some(_) => return Err(Fault::new(at, "text behind the closing quote of a field")),
+            Some(_) => {
+                return Err(ScanError::new(
+                    at,
+                    "text behind the closing quote of a field",
+                ));
+            }
         }
     }
 }
 
-fn behind_quotes(text: &[u8], at: usize) -> Result<usize, Fault> {
+fn behind_quotes(text: &[u8], at: usize) -> Result<usize, ScanError> {
     let mut position = at + 1;
     loop {
         let quote = memchr::memchr(b'"', &text[position..])
-            .ok_or_else(|| Fault::new(at, "a quote without end"))?;
+            .ok_or_else(|| ScanError::new(at, "a quote without end"))?;
         position += quote + 1;
         if text.get(position) != Some(&b'"') {
             return Ok(position);
@@ -359,7 +376,7 @@ fn behind_quotes(text: &[u8], at: usize) -> Result<usize, Fault> {
 }
 
 /// Returns the text of a field.
-fn inside<'t>(text: &'t [u8], field: &Field) -> Cow<'t, str> {
+fn field_text<'t>(text: &'t [u8], field: &Field) -> Cow<'t, str> {
     let raw = std::str::from_utf8(&text[field.span.clone()]).unwrap_or_default();
     if !field.quoted {
         return Cow::Borrowed(raw);
@@ -386,10 +403,12 @@ pub(crate) fn write_field(
         return Some(());
     }
     let start = out.len();
-    batch::plain(token, out)?;
-    let special = |byte: &u8| *byte == delimiter || matches!(byte, b'"' | b'\n' | b'\r');
+    batch::write_scalar(token, out)?;
+    let has_special = out[start..]
+        .iter()
+        .any(|byte| *byte == delimiter || matches!(byte, b'"' | b'\n' | b'\r'));
     // An empty unquoted field would mean null.
-    if quoted || out.len() == start || out[start..].iter().any(special) {
+    if quoted || out.len() == start || has_special {
         let text = out.split_off(start);
         out.push(b'"');
         for byte in text {

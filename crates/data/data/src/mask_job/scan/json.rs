@@ -8,11 +8,13 @@ use std::ops::Range;
 
 use sealwire_msgpack::write;
 
-use super::text::{number, string, unescaped};
+use super::text::{number_end, string_end, unescaped};
 use super::tree::{NodeId, PathRule, ROOT, Tree};
-use super::{Fault, utf8};
-use crate::mask_job::batch::{Batch, Form, FoundValue, absent};
+use super::{ScanError, utf8};
+use crate::mask_job::batch::{Batch, Form, FoundValue, missing_subject};
+use crate::mask_job::chunker::Chunk;
 use crate::mask_job::error::UNKNOWN_LISTED_MAX;
+use crate::mask_job::file_format::FileFormat;
 use crate::mask_job::limits::RECORD_VALUES_MAX;
 use crate::mask_job::plan::Plan;
 use crate::mask_job::report::{Label, RunningReport};
@@ -97,20 +99,23 @@ impl Unknown {
 pub(crate) struct Scan<'a> {
     text: &'a [u8],
     plan: &'a Plan,
-    ledger: &'a RunningReport,
+    running_report: &'a RunningReport,
     memory: &'a mut Memory,
     batch: &'a mut Batch,
     /// If set, the visitor gets every key and every leaf except null, and rules are not applied.
-    pub(crate) visitor: Option<Visitor<'a>>,
+    visitor: Option<&'a mut dyn Visitor>,
     pub(crate) unknown: Unknown,
 }
 
-/// A callback for a leaf or a key, with its node and raw text.
-pub(crate) type Visitor<'a> = &'a mut dyn FnMut(&mut Tree, NodeId, Shown, &[u8]);
+/// Receives the leaves and keys of a text.
+pub(crate) trait Visitor {
+    /// Handles a leaf or a key, with its node and raw text.
+    fn visit(&mut self, tree: &mut Tree, node: NodeId, kind: ItemKind, raw: &[u8]);
+}
 
 /// The type of item that a visitor gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shown {
+pub(crate) enum ItemKind {
     Leaf,
     /// A key of the object at the node.
     Key,
@@ -121,15 +126,15 @@ impl<'a> Scan<'a> {
     pub(crate) fn new(
         text: &'a [u8],
         plan: &'a Plan,
-        ledger: &'a RunningReport,
+        running_report: &'a RunningReport,
         memory: &'a mut Memory,
         batch: &'a mut Batch,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, ScanError> {
         utf8(text)?;
         Ok(Self {
             text,
             plan,
-            ledger,
+            running_report,
             memory,
             batch,
             visitor: None,
@@ -137,95 +142,122 @@ impl<'a> Scan<'a> {
         })
     }
 
+    /// Passes keys and leaves to a visitor, instead of applying rules.
+    pub(crate) fn with_visitor(mut self, visitor: &'a mut dyn Visitor) -> Self {
+        self.visitor = Some(visitor);
+        self
+    }
+
+    /// Scans the chunk from which this scan was created.
+    pub(crate) fn scan_chunk(
+        &mut self,
+        format: FileFormat,
+        chunk: &Chunk,
+    ) -> Result<(), ScanError> {
+        match format {
+            FileFormat::Ndjson => self.scan_lines(chunk.skipped),
+            _ if chunk.is_array => {
+                self.scan_elements(chunk.skipped, chunk.first_record, chunk.is_last)
+            }
+            _ => self.scan_document(chunk.skipped),
+        }
+    }
+
     /// Scans lines; each line is one document or blank.
-    pub(crate) fn lines(&mut self, mut begin: usize) -> Result<(), Fault> {
+    pub(crate) fn scan_lines(&mut self, mut start: usize) -> Result<(), ScanError> {
         let whole = self.text;
-        while begin < whole.len() {
-            let end = memchr::memchr(b'\n', &whole[begin..])
-                .map_or(whole.len(), |newline| begin + newline);
+        while start < whole.len() {
+            let end = memchr::memchr(b'\n', &whole[start..])
+                .map_or(whole.len(), |newline| start + newline);
             // The text is limited to one line, so that an unclosed object does not continue on the
             // next line.
             self.text = &whole[..end];
-            let at = self.blank(begin);
+            let at = self.skip_blanks(start);
             if at < end {
-                let behind = self.record(at, ROOT)?;
-                self.end(behind, "more than one value on a line")?;
+                let end = self.scan_record(at, ROOT)?;
+                self.expect_end(end, "more than one value on a line")?;
             }
-            begin = end + 1;
+            start = end + 1;
         }
         self.text = whole;
         Ok(())
     }
 
     /// Scans the whole text as one document.
-    pub(crate) fn document(&mut self, begin: usize) -> Result<(), Fault> {
-        let begin = self.blank(begin);
-        let behind = self.record(begin, ROOT)?;
-        self.end(behind, "more behind the document")
+    pub(crate) fn scan_document(&mut self, start: usize) -> Result<(), ScanError> {
+        let start = self.skip_blanks(start);
+        let end = self.scan_record(start, ROOT)?;
+        self.expect_end(end, "more behind the document")
     }
 
     /// Scans elements of a document that is an array. A comma follows each element, except that the
     /// last chunk ends with the array's end.
-    pub(crate) fn elements(
+    pub(crate) fn scan_elements(
         &mut self,
-        begin: usize,
+        start: usize,
         first_index: u64,
         is_last: bool,
-    ) -> Result<(), Fault> {
-        let mut at = self.blank(begin);
+    ) -> Result<(), ScanError> {
+        let mut at = self.skip_blanks(start);
         if is_last && first_index == 0 && self.text.get(at) == Some(&b']') {
-            return self.end(at + 1, "more behind the document");
+            return self.expect_end(at + 1, "more behind the document");
         }
         for index in first_index.. {
             let index = u32::try_from(index)
-                .map_err(|_| Fault::new(at, "more than 4294967295 elements"))?;
+                .map_err(|_| ScanError::new(at, "more than 4294967295 elements"))?;
             let node = self.memory.tree.element(ROOT, index, self.plan);
-            at = self.record(at, node)?;
-            at = self.blank(at);
+            at = self.scan_record(at, node)?;
+            at = self.skip_blanks(at);
             match self.text.get(at) {
                 Some(b',') => {
-                    at = self.blank(at + 1);
+                    at = self.skip_blanks(at + 1);
                     if at == self.text.len() && !is_last {
                         break;
                     }
                 }
-                Some(b']') if is_last => return self.end(at + 1, "more behind the document"),
-                _ => return Err(Fault::new(at, "`,` or `]` expected")),
+                Some(b']') if is_last => {
+                    return self.expect_end(at + 1, "more behind the document");
+                }
+                _ => return Err(ScanError::new(at, "`,` or `]` expected")),
             }
         }
         Ok(())
     }
 
-    fn end(&self, at: usize, what: &'static str) -> Result<(), Fault> {
-        let at = self.blank(at);
+    fn expect_end(&self, at: usize, what: &'static str) -> Result<(), ScanError> {
+        let at = self.skip_blanks(at);
         if at == self.text.len() {
             Ok(())
         } else {
-            Err(Fault::new(at, what))
+            Err(ScanError::new(at, what))
         }
     }
 
     /// Scans one record from `at` and adds its values to be masked to the batch.
-    fn record(&mut self, at: usize, root: NodeId) -> Result<usize, Fault> {
+    fn scan_record(&mut self, at: usize, root: NodeId) -> Result<usize, ScanError> {
         self.memory.frames.clear();
         self.memory.leaves.clear();
         self.memory.subjects.clear();
-        let end = self.value(at, root)?;
+        let end = self.scan_value(at, root)?;
         self.batch.records += 1;
+
         let leaves = std::mem::take(&mut self.memory.leaves);
-        let outcome = leaves.iter().try_for_each(|leaf| self.push(leaf));
+        let outcome = leaves.iter().try_for_each(|leaf| self.push_leaf(leaf));
         self.memory.leaves = leaves;
         outcome?;
+
         if self.memory.tree.is_full() {
-            self.memory.tree.settle(self.plan, self.ledger);
+            self.memory
+                .tree
+                .report_counts(self.plan, self.running_report);
             self.memory.tree = Tree::new();
         }
         Ok(end)
     }
 
-    fn push(&mut self, leaf: &Leaf) -> Result<(), Fault> {
+    fn push_leaf(&mut self, leaf: &Leaf) -> Result<(), ScanError> {
         let subject = self.plan.subject(leaf.rule).map(|_| match &leaf.subject {
-            None => Ok(absent()),
+            None => Ok(missing_subject()),
             Some(span) => {
                 let mut out = Vec::new();
                 scalar(self.text, span, &mut out).map(|()| out)
@@ -244,43 +276,43 @@ impl<'a> Scan<'a> {
         })
     }
 
-    fn value(&mut self, mut at: usize, mut node: NodeId) -> Result<usize, Fault> {
+    fn scan_value(&mut self, mut at: usize, mut node: NodeId) -> Result<usize, ScanError> {
         loop {
-            at = self.blank(at);
+            at = self.skip_blanks(at);
             match self.text.get(at) {
                 Some(&open @ (b'{' | b'[')) => {
-                    self.open(node, open == b'{', at)?;
-                    at = self.blank(at + 1);
+                    self.open_container(node, open == b'{', at)?;
+                    at = self.skip_blanks(at + 1);
                     let closing = if open == b'{' { b'}' } else { b']' };
                     if self.text.get(at) == Some(&closing) {
                         at += 1;
-                        self.close();
+                        self.close_container();
                     } else {
-                        (node, at) = self.child(at)?;
+                        (node, at) = self.start_child(at)?;
                         continue;
                     }
                 }
                 Some(b'"') => {
-                    let (end, has_escapes) = string(self.text, at)?;
+                    let (end, has_escapes) = string_end(self.text, at)?;
                     self.string_leaf(node, at..end, has_escapes);
                     at = end;
                 }
                 Some(b'-' | b'0'..=b'9') => {
-                    let end = number(self.text, at)?;
+                    let end = number_end(self.text, at)?;
                     self.leaf(node, at..end);
                     at = end;
                 }
-                Some(b't') => at = self.word(node, at, b"true")?,
-                Some(b'f') => at = self.word(node, at, b"false")?,
+                Some(b't') => at = self.boolean(node, at, b"true")?,
+                Some(b'f') => at = self.boolean(node, at, b"false")?,
                 Some(b'n') => {
                     at = self.literal(at, b"null")?;
                     self.memory.tree.node(node).nulls += 1;
                 }
-                Some(_) => return Err(Fault::new(at, "not JSON")),
-                None => return Err(Fault::new(at, "JSON ends too early")),
+                Some(_) => return Err(ScanError::new(at, "not JSON")),
+                None => return Err(ScanError::new(at, "JSON ends too early")),
             }
             if self.memory.leaves.len() > RECORD_VALUES_MAX {
-                return Err(Fault::new(
+                return Err(ScanError::new(
                     at,
                     format!("a record with more than {RECORD_VALUES_MAX} values to mask"),
                 ));
@@ -289,20 +321,20 @@ impl<'a> Scan<'a> {
                 let Some(&JsonFrame { is_object, .. }) = self.memory.frames.last() else {
                     return Ok(at);
                 };
-                at = self.blank(at);
+                at = self.skip_blanks(at);
                 match (self.text.get(at), is_object) {
                     (Some(b','), _) => {
-                        at = self.blank(at + 1);
-                        (node, at) = self.child(at)?;
+                        at = self.skip_blanks(at + 1);
+                        (node, at) = self.start_child(at)?;
                         break;
                     }
                     (Some(b'}'), true) | (Some(b']'), false) => {
                         at += 1;
-                        self.close();
+                        self.close_container();
                     }
-                    (None, _) => return Err(Fault::new(at, "JSON ends too early")),
-                    (Some(_), true) => return Err(Fault::new(at, "`,` or `}` expected")),
-                    (Some(_), false) => return Err(Fault::new(at, "`,` or `]` expected")),
+                    (None, _) => return Err(ScanError::new(at, "JSON ends too early")),
+                    (Some(_), true) => return Err(ScanError::new(at, "`,` or `}` expected")),
+                    (Some(_), false) => return Err(ScanError::new(at, "`,` or `]` expected")),
                 }
             }
         }
@@ -311,7 +343,7 @@ impl<'a> Scan<'a> {
     /// Starts the next child of the innermost container and returns its node and offset. In an
     /// object, the key is consumed.
     #[inline]
-    fn child(&mut self, at: usize) -> Result<(NodeId, usize), Fault> {
+    fn start_child(&mut self, at: usize) -> Result<(NodeId, usize), ScanError> {
         let Some(frame) = self.memory.frames.last_mut() else {
             return Ok((ROOT, at));
         };
@@ -319,11 +351,11 @@ impl<'a> Scan<'a> {
         frame.count += 1;
         if !frame.is_object {
             let index = u32::try_from(cursor)
-                .map_err(|_| Fault::new(at, "more than 4294967295 elements"))?;
+                .map_err(|_| ScanError::new(at, "more than 4294967295 elements"))?;
             return Ok((self.memory.tree.element(frame.node, index, self.plan), at));
         }
         if self.text.get(at) != Some(&b'"') {
-            return Err(Fault::new(at, "a key in double quotes expected"));
+            return Err(ScanError::new(at, "a key in double quotes expected"));
         }
         let object = frame.node;
         let (node, end) = match self
@@ -333,7 +365,7 @@ impl<'a> Scan<'a> {
         {
             Some(expected) => expected,
             None => {
-                let (end, _) = string(self.text, at)?;
+                let (end, _) = string_end(self.text, at)?;
                 (
                     self.memory
                         .tree
@@ -343,26 +375,32 @@ impl<'a> Scan<'a> {
             }
         };
         if let Some(visitor) = &mut self.visitor {
-            visitor(
+            visitor.visit(
                 &mut self.memory.tree,
                 object,
-                Shown::Key,
+                ItemKind::Key,
                 &self.text[at..end],
             );
         }
-        let colon = self.blank(end);
+        let colon = self.skip_blanks(end);
         if self.text.get(colon) != Some(&b':') {
-            return Err(Fault::new(colon, "`:` expected"));
+            return Err(ScanError::new(colon, "`:` expected"));
         }
         Ok((node, colon + 1))
     }
 
-    fn open(&mut self, node: NodeId, is_object: bool, at: usize) -> Result<(), Fault> {
+    fn open_container(
+        &mut self,
+        node: NodeId,
+        is_object: bool,
+        at: usize,
+    ) -> Result<(), ScanError> {
         if self.memory.frames.len() >= DEPTH_MAX {
-            return Err(Fault::new(at, format!("nested deeper than {DEPTH_MAX}")));
+            return Err(ScanError::new(
+                at,
+                format!("nested deeper than {DEPTH_MAX}"),
+            ));
         }
-        let (leaves_before, subjects_before) =
-            (self.memory.leaves.len(), self.memory.subjects.len());
         let around = self
             .memory
             .frames
@@ -378,13 +416,13 @@ impl<'a> Scan<'a> {
             is_object,
             count: 0,
             object_depth,
-            leaves_before,
-            subjects_before,
+            leaves_before: self.memory.leaves.len(),
+            subjects_before: self.memory.subjects.len(),
         });
         Ok(())
     }
 
-    fn close(&mut self) {
+    fn close_container(&mut self) {
         let depth = self.memory.frames.len();
         let Some(frame) = self.memory.frames.pop() else {
             return;
@@ -409,26 +447,30 @@ impl<'a> Scan<'a> {
             let Some(name) = self.plan.subject(leaf.rule) else {
                 continue;
             };
-            let mut beside = subjects[frame.subjects_before..]
-                .iter()
-                .filter(|subject| subject.depth == depth);
             // If a key occurs twice, the first occurrence counts, as in the engine.
-            let subject = beside.find(|subject| tree.is_key(subject.node, name));
+            let subject = subjects[frame.subjects_before..]
+                .iter()
+                .find(|subject| subject.depth == depth && tree.is_key(subject.node, name));
             leaf.subject = subject.map(|subject| subject.span.clone());
         }
         subjects.truncate(frame.subjects_before);
     }
 
-    fn word(&mut self, node: NodeId, at: usize, word: &'static [u8]) -> Result<usize, Fault> {
+    fn boolean(
+        &mut self,
+        node: NodeId,
+        at: usize,
+        word: &'static [u8],
+    ) -> Result<usize, ScanError> {
         let end = self.literal(at, word)?;
         self.leaf(node, at..end);
         Ok(end)
     }
 
-    fn literal(&self, at: usize, word: &'static [u8]) -> Result<usize, Fault> {
+    fn literal(&self, at: usize, word: &'static [u8]) -> Result<usize, ScanError> {
         match self.text.get(at..at + word.len()) {
             Some(found) if found == word => Ok(at + word.len()),
-            _ => Err(Fault::new(at, "not JSON")),
+            _ => Err(ScanError::new(at, "not JSON")),
         }
     }
 
@@ -436,30 +478,40 @@ impl<'a> Scan<'a> {
     #[inline]
     fn leaf(&mut self, node: NodeId, span: Range<usize>) {
         if let Some(visitor) = &mut self.visitor {
-            return visitor(&mut self.memory.tree, node, Shown::Leaf, &self.text[span]);
+            return visitor.visit(
+                &mut self.memory.tree,
+                node,
+                ItemKind::Leaf,
+                &self.text[span],
+            );
         }
-        match self.judge(node, &span) {
-            PathRule::Mask(rule, label) => self.found(span, rule, label),
+        match self.path_rule(node, &span) {
+            PathRule::Mask(rule, label) => self.add_leaf(span, rule, label),
             PathRule::Keep => self.memory.tree.node(node).kept += 1,
-            PathRule::None => self.unnamed(node, span),
+            PathRule::None => self.keep_or_reject(node, span),
         }
     }
 
     #[inline]
     fn string_leaf(&mut self, node: NodeId, span: Range<usize>, has_escapes: bool) {
         if let Some(visitor) = &mut self.visitor {
-            return visitor(&mut self.memory.tree, node, Shown::Leaf, &self.text[span]);
+            return visitor.visit(
+                &mut self.memory.tree,
+                node,
+                ItemKind::Leaf,
+                &self.text[span],
+            );
         }
-        match self.judge(node, &span) {
-            PathRule::Mask(rule, label) => self.found(span, rule, label),
+        match self.path_rule(node, &span) {
+            PathRule::Mask(rule, label) => self.add_leaf(span, rule, label),
             PathRule::Keep => self.memory.tree.node(node).kept += 1,
             PathRule::None if self.plan.has_kinds() => self.by_kind(node, span, has_escapes),
-            PathRule::None => self.unnamed(node, span),
+            PathRule::None => self.keep_or_reject(node, span),
         }
     }
 
     #[inline]
-    fn judge(&mut self, node: NodeId, span: &Range<usize>) -> PathRule {
+    fn path_rule(&mut self, node: NodeId, span: &Range<usize>) -> PathRule {
         if self.memory.tree.node(node).is_subject {
             let depth = self.memory.frames.len();
             self.memory.subjects.push(Subject {
@@ -468,7 +520,9 @@ impl<'a> Scan<'a> {
                 span: span.clone(),
             });
         }
-        self.memory.tree.verdict(node, self.plan, self.ledger)
+        self.memory
+            .tree
+            .verdict(node, self.plan, self.running_report)
     }
 
     fn by_kind(&mut self, node: NodeId, span: Range<usize>, has_escapes: bool) {
@@ -486,14 +540,14 @@ impl<'a> Scan<'a> {
                 let label = self
                     .memory
                     .tree
-                    .kind_label(node, rule, self.plan, self.ledger);
-                self.found(span, rule, label);
+                    .kind_label(node, rule, self.plan, self.running_report);
+                self.add_leaf(span, rule, label);
             }
-            None => self.unnamed(node, span),
+            None => self.keep_or_reject(node, span),
         }
     }
 
-    fn found(&mut self, span: Range<usize>, rule: usize, label: Label) {
+    fn add_leaf(&mut self, span: Range<usize>, rule: usize, label: Label) {
         let object_depth = self
             .memory
             .frames
@@ -509,8 +563,8 @@ impl<'a> Scan<'a> {
     }
 
     #[inline]
-    fn unnamed(&mut self, node: NodeId, span: Range<usize>) {
-        if self.plan.refuses_unknown() {
+    fn keep_or_reject(&mut self, node: NodeId, span: Range<usize>) {
+        if self.plan.rejects_unknown() {
             self.unknown.add(span.start, self.memory.tree.path(node));
         } else {
             self.memory.tree.node(node).kept += 1;
@@ -518,7 +572,7 @@ impl<'a> Scan<'a> {
     }
 
     #[inline]
-    fn blank(&self, mut at: usize) -> usize {
+    fn skip_blanks(&self, mut at: usize) -> usize {
         while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.text.get(at) {
             at += 1;
         }
@@ -527,13 +581,13 @@ impl<'a> Scan<'a> {
 }
 
 /// Appends one scanned scalar as MessagePack.
-pub(crate) fn scalar(text: &[u8], span: &Range<usize>, out: &mut Vec<u8>) -> Result<(), Fault> {
+pub(crate) fn scalar(text: &[u8], span: &Range<usize>, out: &mut Vec<u8>) -> Result<(), ScanError> {
     let raw = &text[span.clone()];
     match raw.first() {
         Some(b'"') => {
             let inside = unescaped(&raw[1..raw.len() - 1]);
             let inside = inside.ok_or_else(|| {
-                Fault::new(span.start, "half of a surrogate pair in a value to mask")
+                ScanError::new(span.start, "half of a surrogate pair in a value to mask")
             })?;
             write::str(out, &inside);
         }
@@ -542,7 +596,7 @@ pub(crate) fn scalar(text: &[u8], span: &Range<usize>, out: &mut Vec<u8>) -> Res
         _ => {
             let digits = std::str::from_utf8(raw).unwrap_or_default();
             if !sealwire_payload::json::append_number(digits, out) {
-                return Err(Fault::new(
+                return Err(ScanError::new(
                     span.start,
                     "a number to mask that no 64-bit integer or float holds exactly",
                 ));

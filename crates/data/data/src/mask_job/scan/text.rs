@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use sealwire_msgpack::Token;
 
-use super::Fault;
+use super::ScanError;
 use crate::mask_job::batch;
 
 /// Returns the offset after the string that begins at `at`, and true if the string has escapes. The
 /// text must be UTF-8.
-pub(crate) fn string(text: &[u8], at: usize) -> Result<(usize, bool), Fault> {
+pub(crate) fn string_end(text: &[u8], at: usize) -> Result<(usize, bool), ScanError> {
     let mut position = at + 1;
     let mut has_escapes = false;
     loop {
@@ -18,30 +18,39 @@ pub(crate) fn string(text: &[u8], at: usize) -> Result<(usize, bool), Fault> {
             Some(b'"') => return Ok((position + 1, has_escapes)),
             Some(b'\\') => {
                 has_escapes = true;
-                position = escape(text, position)?;
+                position = escape_end(text, position)?;
             }
             Some(_) => {
-                return Err(Fault::new(
+                return Err(ScanError::new(
                     position,
                     "a control character in a string, which must be escaped",
                 ));
             }
-            None => return Err(Fault::new(at, "a string without end")),
+            None => return Err(ScanError::new(at, "a string without end")),
         }
     }
+}
+
+/// A word whose bytes are all 1.
+const ONES: u64 = 0x0101_0101_0101_0101;
+/// A word in which only the highest bit of each byte is set.
+const HIGHS: u64 = 0x8080_8080_8080_8080;
+
+/// Returns a word in which the highest bit of each zero byte is set. Bits above the first of these
+/// bits can be wrong.
+#[inline]
+fn zero_bytes(word: u64) -> u64 {
+    word.wrapping_sub(ONES) & !word & HIGHS
 }
 
 /// Returns the offset of the first quote, backslash or control character from `at` on. Compares
 /// eight bytes at a time.
 fn plain_run(text: &[u8], mut at: usize) -> usize {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGHS: u64 = 0x8080_8080_8080_8080;
-    let has_zero = |word: u64| word.wrapping_sub(ONES) & !word & HIGHS;
     while let Some(bytes) = text.get(at..).and_then(<[u8]>::first_chunk::<8>) {
         let word = u64::from_le_bytes(*bytes);
         let controls = word.wrapping_sub(ONES * 0x20) & !word & HIGHS;
-        let quotes = has_zero(word ^ (ONES * u64::from(b'"')));
-        let backslashes = has_zero(word ^ (ONES * u64::from(b'\\')));
+        let quotes = zero_bytes(word ^ (ONES * u64::from(b'"')));
+        let backslashes = zero_bytes(word ^ (ONES * u64::from(b'\\')));
         // Borrows of the subtraction can only cause wrong hits above the first hit.
         let hits = controls | quotes | backslashes;
         if hits != 0 {
@@ -56,7 +65,7 @@ fn plain_run(text: &[u8], mut at: usize) -> usize {
         .unwrap_or(rest.len())
 }
 
-fn escape(text: &[u8], at: usize) -> Result<usize, Fault> {
+fn escape_end(text: &[u8], at: usize) -> Result<usize, ScanError> {
     match text.get(at + 1) {
         Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(at + 2),
         Some(b'u')
@@ -66,40 +75,45 @@ fn escape(text: &[u8], at: usize) -> Result<usize, Fault> {
         {
             Ok(at + 6)
         }
-        _ => Err(Fault::new(at, "an escape that JSON does not have")),
+        _ => Err(ScanError::new(at, "an escape that JSON does not have")),
     }
 }
 
 /// Returns the offset after the number that begins at `at`.
-pub(crate) fn number(text: &[u8], at: usize) -> Result<usize, Fault> {
-    let digits = |from: usize| {
-        let rest = text.get(from..).unwrap_or_default();
-        from + rest
-            .iter()
-            .position(|byte| !byte.is_ascii_digit())
-            .unwrap_or(rest.len())
-    };
-    let fault = || Fault::new(at, "a number that JSON does not have");
+pub(crate) fn number_end(text: &[u8], at: usize) -> Result<usize, ScanError> {
+    find_number_end(text, at).ok_or_else(|| ScanError::new(at, "a number that JSON does not have"))
+}
+
+fn find_number_end(text: &[u8], at: usize) -> Option<usize> {
     let whole = at + usize::from(text.get(at) == Some(&b'-'));
-    let mut end = digits(whole);
+    let mut end = skip_digits(text, whole);
     if end == whole || (end > whole + 1 && text[whole] == b'0') {
-        return Err(fault());
+        return None;
     }
     if text.get(end) == Some(&b'.') {
         let fraction = end + 1;
-        end = digits(fraction);
+        end = skip_digits(text, fraction);
         if end == fraction {
-            return Err(fault());
+            return None;
         }
     }
     if let Some(b'e' | b'E') = text.get(end) {
         let exponent = end + 1 + usize::from(matches!(text.get(end + 1), Some(b'+' | b'-')));
-        end = digits(exponent);
+        end = skip_digits(text, exponent);
         if end == exponent {
-            return Err(fault());
+            return None;
         }
     }
-    Ok(end)
+    Some(end)
+}
+
+/// Returns the offset of the first byte from `from` on that is not a digit.
+fn skip_digits(text: &[u8], from: usize) -> usize {
+    let rest = text.get(from..).unwrap_or_default();
+    from + rest
+        .iter()
+        .position(|byte| !byte.is_ascii_digit())
+        .unwrap_or(rest.len())
 }
 
 /// Decodes the inside of a scanned string. Returns `None` for half of a surrogate pair.
@@ -149,7 +163,7 @@ pub(crate) fn write_json(token: Token<'_>, out: &mut Vec<u8>) -> Option<()> {
     match token {
         Token::Nil => out.extend_from_slice(b"null"),
         Token::Str(text) => write_string(text, out),
-        scalar => return batch::plain(scalar, out),
+        scalar => return batch::write_scalar(scalar, out),
     }
     Some(())
 }
@@ -200,7 +214,7 @@ mod tests {
             (r#""\"#, Err(1)),
         ] {
             assert_eq!(
-                string(text.as_bytes(), 0).map_err(|fault| fault.at),
+                string_end(text.as_bytes(), 0).map_err(|scan_error| scan_error.at),
                 expected,
                 "{text}"
             );
@@ -222,12 +236,12 @@ mod tests {
             ("1e", None),
             ("1e+", None),
         ] {
-            assert_eq!(number(text.as_bytes(), 0).ok(), expected, "{text}");
+            assert_eq!(number_end(text.as_bytes(), 0).ok(), expected, "{text}");
         }
     }
 
     #[test]
-    fn half_a_surrogate_pair_is_no_text() {
+    fn surrogate_halves_are_rejected() {
         for half in [
             r"\ud800",
             r"\ud800x",
@@ -241,14 +255,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(text: String) {
+        fn written_strings_are_read_back(text: String) {
             let mut out = Vec::new();
             write_json(Token::Str(text.as_bytes()), &mut out);
-            prop_assert_eq!(string(&out, 0).map(|(end, _)| end), Ok(out.len()));
+            prop_assert_eq!(string_end(&out, 0).map(|(end, _)| end), Ok(out.len()));
             let read: String = serde_json::from_slice(&out).expect("JSON");
             prop_assert_eq!(&read, &text);
-            let (written, inside) = (serde_json::to_vec(&text).expect("JSON"), out.len() - 1);
-            prop_assert!(unescaped(&out[1..inside]).as_deref() == Some(text.as_str()));
+            let written = serde_json::to_vec(&text).expect("JSON");
+            prop_assert!(unescaped(&out[1..out.len() - 1]).as_deref() == Some(text.as_str()));
             prop_assert!(unescaped(&written[1..written.len() - 1]).as_deref() == Some(text.as_str()));
         }
 
@@ -256,7 +270,7 @@ mod tests {
         fn escapes_mean_what_serde_json_says(inside in "(\\\\[\"\\\\/bfnrt]|\\\\u[0-9a-fA-F]{4}|\\\\ud83d\\\\ude00|[ a-zä😀]){0,12}") {
             let text = format!("\"{inside}\"");
             let theirs: Option<String> = serde_json::from_str(&text).ok();
-            prop_assert_eq!(string(text.as_bytes(), 0).map(|(end, _)| end), Ok(text.len()));
+            prop_assert_eq!(string_end(text.as_bytes(), 0).map(|(end, _)| end), Ok(text.len()));
             prop_assert_eq!(unescaped(inside.as_bytes()).map(Cow::into_owned), theirs);
         }
     }

@@ -122,10 +122,10 @@ impl Tree {
     /// Returns the child with a key, and adds the child if it is new.
     pub(crate) fn key(&mut self, parent: NodeId, raw: &[u8], plan: &Plan) -> NodeId {
         let node = &self.nodes[parent];
-        let is =
-            |id: &NodeId| matches!(&self.nodes[*id].step, RawStep::Key(key) if key.as_ref() == raw);
         let known = if node.by_key.is_empty() {
-            node.children.iter().copied().find(is)
+            node.children.iter().copied().find(
+                |id| matches!(&self.nodes[*id].step, RawStep::Key(key) if key.as_ref() == raw),
+            )
         } else {
             node.by_key.get(raw).copied()
         };
@@ -169,21 +169,26 @@ impl Tree {
 
     /// Returns the verdict for leaves at this path.
     #[inline]
-    pub(crate) fn verdict(&mut self, id: NodeId, plan: &Plan, ledger: &RunningReport) -> PathRule {
+    pub(crate) fn verdict(
+        &mut self,
+        id: NodeId,
+        plan: &Plan,
+        running_report: &RunningReport,
+    ) -> PathRule {
         match self.nodes[id].verdict {
             Some(verdict) => verdict,
-            None => self.judge(id, plan, ledger),
+            None => self.find_rule(id, plan, running_report),
         }
     }
 
     #[cold]
-    fn judge(&mut self, id: NodeId, plan: &Plan, ledger: &RunningReport) -> PathRule {
+    fn find_rule(&mut self, id: NodeId, plan: &Plan, running_report: &RunningReport) -> PathRule {
         let verdict = match plan.path_rule(&self.steps(id, plan)) {
             None => PathRule::None,
             Some(rule) if plan.keeps(rule) => PathRule::Keep,
             Some(rule) => PathRule::Mask(
                 rule,
-                ledger.label(plan.field(self.path(id), Some(rule), None)),
+                running_report.label(plan.field(self.path(id), Some(rule), None)),
             ),
         };
         self.nodes[id].verdict = Some(verdict);
@@ -196,7 +201,7 @@ impl Tree {
         id: NodeId,
         rule: usize,
         plan: &Plan,
-        ledger: &RunningReport,
+        running_report: &RunningReport,
     ) -> Label {
         if let Some((_, label)) = self.nodes[id]
             .kinds
@@ -205,7 +210,8 @@ impl Tree {
         {
             return *label;
         }
-        let label = ledger.label(plan.field(self.path(id), Some(rule), plan.kind_name(rule)));
+        let label =
+            running_report.label(plan.field(self.path(id), Some(rule), plan.kind_name(rule)));
         self.nodes[id].kinds.push((rule, label));
         label
     }
@@ -222,18 +228,20 @@ impl Tree {
 
     /// Returns the steps to a node. The indexes in the steps are placeholders.
     pub(crate) fn steps_of(&self, id: NodeId) -> Vec<Step> {
-        let step = |id: NodeId| match &self.nodes[id].step {
-            RawStep::Key(raw) => Step::Key(key_text(raw)),
-            RawStep::Root | RawStep::Element(_) => Step::Index(0),
-        };
-        let mut steps: Vec<Step> = self.above(id).map(step).collect();
+        let mut steps: Vec<Step> = self
+            .ancestors(id)
+            .map(|id| match &self.nodes[id].step {
+                RawStep::Key(raw) => Step::Key(key_text(raw)),
+                RawStep::Root | RawStep::Element(_) => Step::Index(0),
+            })
+            .collect();
         steps.reverse();
         steps
     }
 
     fn steps(&self, id: NodeId, plan: &Plan) -> Vec<Step> {
         let mut steps: Vec<Step> = self
-            .above(id)
+            .ancestors(id)
             .map(|id| match &self.nodes[id].step {
                 RawStep::Key(raw) => Step::Key(key_text(raw)),
                 RawStep::Element(Some(index)) => Step::Index(*index),
@@ -247,7 +255,7 @@ impl Tree {
 
     /// Returns the path as written in rules, with `[*]` for elements.
     pub(crate) fn path(&self, id: NodeId) -> String {
-        let mut ids: Vec<NodeId> = self.above(id).collect();
+        let mut ids: Vec<NodeId> = self.ancestors(id).collect();
         ids.reverse();
         let mut path = String::from("$");
         for id in ids {
@@ -261,27 +269,28 @@ impl Tree {
     }
 
     /// Returns the node and its ancestors, without the root.
-    fn above(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
+    fn ancestors(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
         std::iter::successors(Some(id), |id| Some(self.nodes[*id].parent))
             .take_while(|id| *id != ROOT)
     }
 
     /// Adds the counts of kept and null values to the report and resets them.
-    pub(crate) fn settle(&mut self, plan: &Plan, ledger: &RunningReport) {
+    pub(crate) fn report_counts(&mut self, plan: &Plan, running_report: &RunningReport) {
         let mut counts = crate::mask_job::report::Counts::default();
         for id in 0..self.nodes.len() {
-            let (kept, nulls) = (self.nodes[id].kept, self.nodes[id].nulls);
+            let node = &mut self.nodes[id];
+            let kept = std::mem::take(&mut node.kept);
+            let nulls = std::mem::take(&mut node.nulls);
             if kept + nulls == 0 {
                 continue;
             }
             let rule = plan.path_rule(&self.steps(id, plan));
             let field: FieldReport = plan.field(self.path(id), rule, None);
-            let label = ledger.label(field);
-            counts.kept(label, kept);
-            counts.nulls(label, nulls);
-            (self.nodes[id].kept, self.nodes[id].nulls) = (0, 0);
+            let label = running_report.label(field);
+            counts.add_kept(label, kept);
+            counts.add_nulls(label, nulls);
         }
-        ledger.add(&counts);
+        running_report.add(&counts);
     }
 }
 

@@ -73,7 +73,8 @@ fn the_leak_check_names_columns_that_it_cannot_search() {
             .expect("masks");
         let [source, masked] =
             ["in.parquet", "out.parquet"].map(|name| Input::File(run.path(name)));
-        let (limits, leak) = (Limits::default(), LeakLimits::default());
+        let limits = Limits::default();
+        let leak = LeakLimits::default();
         let report = verify_files(
             &source,
             &masked,
@@ -200,7 +201,8 @@ fn int96_comes_back_with_its_nanoseconds() {
         let parquet::column::reader::ColumnReader::Int96ColumnReader(column) = &mut column else {
             panic!("a type")
         };
-        let (mut values, mut levels) = (Vec::new(), Vec::new());
+        let mut values = Vec::new();
+        let mut levels = Vec::new();
         column
             .read_records(9, Some(&mut levels), None, &mut values)
             .expect("reads");

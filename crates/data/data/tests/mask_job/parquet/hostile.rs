@@ -133,7 +133,7 @@ fn pages_that_are_valid_are_read() {
 }
 
 #[test]
-fn what_a_page_announces_is_checked_before_memory_is_taken() {
+fn page_sizes_are_checked_before_memory_is_allocated() {
     const INVALID: &str = "a page has an invalid header";
     const ENCODING: &str = "a page is invalid in its encoding";
     let large = i64::from(i32::MAX);
@@ -274,7 +274,7 @@ fn pages_that_decompress_to_more_than_announced_are_rejected() {
     let packed = writer.finish().expect("ends");
     assert!(packed.len() < 1 << 20);
     for (announced, expected) in [
-        (4, "the length of a page is not the announced one"),
+        (4, "the length of a page differs from the announced length"),
         (64 << 20, ""),
     ] {
         let pages = page(0, announced, &[1, PLAIN, RLE, RLE], &packed);
@@ -286,7 +286,7 @@ fn pages_that_decompress_to_more_than_announced_are_rejected() {
 }
 
 #[test]
-fn each_codec_is_read() {
+fn codecs_are_all_read() {
     let source = people();
     for codec in [
         Compression::SNAPPY,
@@ -376,7 +376,8 @@ fn batches_are_bounded_though_values_become_long() {
         ..Limits::default()
     };
     let source = file(&batch, WriterProperties::builder());
-    let (mut longest, mut values) = (0, 0);
+    let mut longest = 0;
+    let mut values = 0;
     let masked = fuzzing::parquet(&source, &keep_all(), limits, |column| {
         longest = longest.max(column.values.len());
         values += column.count;
@@ -505,10 +506,8 @@ fn small() -> Vec<Vec<u8>> {
 fn mutated(file: &[u8], numbers: &mut Numbers) -> Vec<u8> {
     let tail = file.len() - 8;
     let footer = u32::from_le_bytes(file[tail..tail + 4].try_into().expect("four bytes")) as usize;
-    let (mut pages, mut footer) = (
-        file[..tail - footer].to_vec(),
-        file[tail - footer..tail].to_vec(),
-    );
+    let mut pages = file[..tail - footer].to_vec();
+    let mut footer = file[tail - footer..tail].to_vec();
     for _ in 0..=numbers.below(3) {
         let part = if numbers.below(2) == 0 {
             &mut footer

@@ -167,10 +167,8 @@ fn everything() -> Pair<'static> {
         "id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY".to_owned(),
         "email text".to_owned(),
     ];
-    let (mut first, mut second) = (
-        vec!["'orig-every@mail.test'".to_owned()],
-        vec!["NULL".to_owned()],
-    );
+    let mut first = vec!["'orig-every@mail.test'".to_owned()];
+    let mut second = vec!["NULL".to_owned()];
     let mut found = 0;
     for name in names.expect("types").lines() {
         columns.push(format!("c_{name} pg_catalog.\"{name}\""));
@@ -309,7 +307,7 @@ fn mask(
 }
 
 #[test]
-fn every_type_and_kind_of_table_arrives_while_others_change_the_source() {
+fn types_and_tables_arrive_during_concurrent_changes() {
     let pair = everything();
     let rules = rules(RULES);
     let is_done = AtomicBool::new(false);

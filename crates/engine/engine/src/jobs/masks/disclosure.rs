@@ -14,7 +14,7 @@ use sealwire_msgpack::{TokenReader, write};
 use sealwire_payload::ExtraWork;
 use sealwire_records::token::TokenKeys;
 
-use super::{growth, of_role, secret};
+use super::{growth, mask_secret, parse_role_mask};
 use crate::jobs::error::RequestFailure;
 
 /// Maximum number of role masks that an app caches. Further masks are made per request.
@@ -71,11 +71,13 @@ impl Disclosure {
                 .plus(own)
                 .plus(mask.function().work(plaintext.len()));
         }
+
         let value = match datatype {
             Datatype::String => std::str::from_utf8(plaintext).ok().map(Value::Str),
             Datatype::Binary => Some(Value::Bin(plaintext)),
             Datatype::Value => TokenReader::new(plaintext).token().ok().and_then(Value::of),
         };
+
         match (value, &self.mask) {
             (Some(value), Some(mask)) => mask.apply_or_redact(value, None, out),
             (value, _) => redact(value, out),
@@ -116,7 +118,7 @@ impl RoleMasks {
     /// # Errors
     ///
     /// [`RequestFailure::RoleMask`] if this program does not know the role's mask.
-    pub fn shown(
+    pub fn disclosure_for(
         &self,
         permit: &Permit<'_>,
         keys: &TokenKeys,
@@ -128,7 +130,7 @@ impl RoleMasks {
     ///
     /// # Errors
     ///
-    /// As for [`RoleMasks::shown`].
+    /// As for [`RoleMasks::disclosure_for`].
     pub fn disclosure(
         &self,
         visibility: ValueVisibility<'_>,
@@ -152,11 +154,13 @@ impl RoleMasks {
         {
             return Ok(Arc::clone(mask));
         }
-        let function = of_role(text.as_str()).map_err(RequestFailure::RoleMask)?;
-        let mask = Mask::new(&function, &secret(keys)).map(Arc::new);
+
+        let function = parse_role_mask(text.as_str()).map_err(RequestFailure::RoleMask)?;
+        let mask = Mask::new(&function, &mask_secret(keys)).map(Arc::new);
         let mask = mask
             .ok_or_else(|| RequestFailure::RoleMask("it names a list that is not there".into()))?;
         let mut ready = self.0.write().unwrap_or_else(PoisonError::into_inner);
+
         if ready.len() < READY_MAX {
             ready.insert(text.clone(), Arc::clone(&mask));
         }

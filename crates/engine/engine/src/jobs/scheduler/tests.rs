@@ -119,7 +119,7 @@ fn run(permit: &mut AdmissionPermit, probe: Probe, ran_on: &mpsc::Receiver<Threa
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_network_thread_runs_what_is_small_and_ready_while_nothing_is_queued() {
+async fn network_thread_runs_small_ready_work_while_the_queue_is_empty() {
     let (ran, ran_on) = mpsc::channel();
     let probe = |fields, is_ready| Probe {
         fields,
@@ -540,7 +540,7 @@ fn take(
     micros: u64,
     is_measured: bool,
 ) {
-    let cost = state.estimate(principal, KIND, size(1)).whole;
+    let cost = state.estimate(principal, KIND, size(1)).total;
     let time = Time::from_nanos(*now);
     let request = OfferedRequest {
         tenant: principal,
@@ -582,7 +582,7 @@ fn take(
         agreements_ahead: 0,
         help: None,
     };
-    state.account(Time::from_nanos(*now), result);
+    state.finish_slice(Time::from_nanos(*now), result);
     state.core.close(Time::from_nanos(*now), id);
 }
 
@@ -615,7 +615,7 @@ fn time_beyond_the_model_corrects_its_principal_and_nobody_else() {
         assert_eq!(
             state
                 .estimate(&dear, OperationKind::OPEN_OBJECTS, size(1))
-                .whole
+                .total
                 .as_nanos(),
             6_000
         );

@@ -34,14 +34,14 @@ struct BatchWork<I, O> {
 /// # Errors
 ///
 /// [`RequestFailure::Stopped`] as the cancel token says; [`RequestFailure::Internal`] when a step panics.
-pub async fn each<I: Send + 'static, O: Send + 'static>(
+pub async fn run_each<I: Send + 'static, O: Send + 'static>(
     admission: &mut AdmissionPermit,
     kind: OperationKind,
     cancel: &Arc<CancelToken>,
     items: Vec<I>,
     step: impl FnMut(I) -> O + Send + 'static,
 ) -> Result<Vec<O>, RequestFailure> {
-    each_sized(
+    run_each_sized(
         admission,
         kind,
         cancel,
@@ -55,13 +55,13 @@ pub async fn each<I: Send + 'static, O: Send + 'static>(
     .await
 }
 
-/// Applies `step` to every item, as [`each`] does. `work`: that of an item, which bounds a slice as
+/// Applies `step` to every item, as [`run_each`] does. `work`: that of an item, which bounds a slice as
 /// well.
 ///
 /// # Errors
 ///
-/// As for [`each`].
-pub async fn each_sized<I: Send + 'static, O: Send + 'static>(
+/// As for [`run_each`].
+pub async fn run_each_sized<I: Send + 'static, O: Send + 'static>(
     admission: &mut AdmissionPermit,
     kind: OperationKind,
     cancel: &Arc<CancelToken>,
@@ -117,6 +117,7 @@ impl<I: Send, O: Send> Slices for BatchWork<I, O> {
         let mut work = ExtraWork::default();
         let fields_max = budget.fields.max(1) as u64;
         let bytes_max = budget.bytes as u64;
+
         while stopped.is_none() && work.fields < fields_max && work.bytes <= bytes_max {
             let Some(item) = self.left.next() else { break };
             work = work.plus((self.work)(&item));
@@ -125,6 +126,7 @@ impl<I: Send, O: Send> Slices for BatchWork<I, O> {
                 break;
             }
         }
+
         let done = self.kind.done(first, work.fields, 0, work.bytes);
         let more = stopped.is_none() && self.left.len() > 0;
         Slice { done, more }
@@ -192,7 +194,7 @@ mod tests {
         let (scheduler, mut admission) = admission();
         for round in 0..5_000_u64 {
             let numbers = (0..round % 3).collect();
-            let doubled = each(
+            let doubled = run_each(
                 &mut admission,
                 OperationKind::HASH_TOKENS,
                 &Arc::default(),
@@ -227,7 +229,7 @@ mod tests {
                 done: Vec::new(),
                 has_started: false,
                 cancel: Arc::default(),
-                work: Box::new(|bytes: &usize| ExtraWork {
+                work: Box::new(|bytes| ExtraWork {
                     fields: 1,
                     bytes: *bytes as u64,
                 }),
@@ -268,7 +270,7 @@ mod tests {
                 done: Vec::new(),
                 has_started: false,
                 cancel: Arc::default(),
-                work: Box::new(|properties: &u64| ExtraWork {
+                work: Box::new(|properties| ExtraWork {
                     fields: *properties,
                     bytes: 0,
                 }),
@@ -293,26 +295,25 @@ mod tests {
         let (_scheduler, mut admission) = admission();
         let cancel = Arc::new(crate::jobs::cancel_token::CancelToken::default());
         let stops = Arc::clone(&cancel);
-        let step = move |at: u64| {
-            std::thread::sleep(Duration::from_micros(10));
-            if at == 50 {
-                stops.stop(StopReason::Cancel);
-            }
-            assert!(at < 100_000, "it goes on and on");
-        };
-        let stopped = each(
+        let stopped = run_each(
             &mut admission,
             OperationKind::HASH_TOKENS,
             &cancel,
             (0..1_000_000).collect(),
-            step,
+            move |at| {
+                std::thread::sleep(Duration::from_micros(10));
+                if at == 50 {
+                    stops.stop(StopReason::Cancel);
+                }
+                assert!(at < 100_000, "it goes on and on");
+            },
         )
         .await;
         assert!(matches!(
             stopped,
             Err(RequestFailure::Stopped(StopReason::Cancel))
         ));
-        let panicked = each(
+        let panicked = run_each(
             &mut admission,
             OperationKind::HASH_TOKENS,
             &Arc::default(),

@@ -34,7 +34,7 @@ pub struct DetokenizeSpec {
     /// Limits of the request.
     pub bounds: Bounds,
     /// Disclosure of values.
-    pub shown: Disclosure,
+    pub disclosure: Disclosure,
 }
 
 impl DetokenizeSpec {
@@ -116,12 +116,14 @@ impl SubjectKeys {
             .0
             .get_mut(&(id, version))
             .ok_or(FieldProblem::CannotOpen)?;
+
         if let KeyOfSubject::Sealed(stored) = key {
             let opened = SubjectKey::open(keys, SUBJECTS_COLLECTION, id.0, version, stored);
             *key = opened.map_or(KeyOfSubject::Unreadable, |opened| {
                 KeyOfSubject::Opened(Box::new(opened))
             });
         }
+
         match key {
             KeyOfSubject::Opened(key) => Ok(Some(key)),
             KeyOfSubject::Sealed(_) | KeyOfSubject::Unreadable => Err(FieldProblem::CannotOpen),
@@ -198,17 +200,17 @@ impl DetokenizeFields {
             .filter_map(|key| self.rows[*key as usize].as_ref())
             .map(|row| row.sealed.len())
             .fold(0, usize::saturating_add);
-        bytes.saturating_add(self.spec.shown.growth(self.slots.len(), bytes))
+        bytes.saturating_add(self.spec.disclosure.growth(self.slots.len(), bytes))
     }
 
     /// Returns the work of masking so far.
     pub fn mask_work(&self) -> ExtraWork {
-        self.spec.shown.work()
+        self.spec.disclosure.work()
     }
 
     /// Returns the number of values masked so far.
     pub fn masked(&self) -> u64 {
-        self.spec.shown.masked()
+        self.spec.disclosure.masked()
     }
 
     /// Starts the second walk.
@@ -248,6 +250,7 @@ impl DetokenizeFields {
             &row.sealed,
             &mut self.buffer,
         );
+
         let opened = opened.map_err(|_| FieldProblem::CannotOpen)?;
         // A token under another context must look like a missing token: a client that cannot read
         // its value must not learn that the token exists.
@@ -258,7 +261,7 @@ impl DetokenizeFields {
         self.cancel
             .note_subjects(subject.map(|subject| *subject.id()));
         let (datatype, value) = value.ok_or(FieldProblem::OneWay)?;
-        self.spec.shown.write(datatype, value, out);
+        self.spec.disclosure.write(datatype, value, out);
         Ok(())
     }
 }
@@ -270,6 +273,7 @@ impl Transform for DetokenizeFields {
         if let Some(reason) = self.cancel.stop_reason() {
             return Err(FieldFailure::Stopped(reason));
         }
+
         let Token::Str(text) = field.token else {
             return Ok(Outcome::Keep);
         };
@@ -277,6 +281,7 @@ impl Transform for DetokenizeFields {
         let Ok(text) = std::str::from_utf8(text) else {
             return Ok(Outcome::Keep);
         };
+
         if !self.spec.collection.format.has_shape(text) {
             return Ok(Outcome::Keep);
         }
@@ -284,6 +289,7 @@ impl Transform for DetokenizeFields {
             self.add_token(text)?;
             return Ok(Outcome::Keep);
         }
+
         let key = self
             .slots
             .get(self.at)

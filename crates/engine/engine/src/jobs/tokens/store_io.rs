@@ -104,40 +104,41 @@ impl Tokens {
     /// The store's error; [`RequestFailure::Exhausted`]; no memory for the values.
     pub async fn resume(
         &self,
-        mut paused: Box<Suspended>,
+        mut suspended: Box<Suspended>,
         admission: &mut AdmissionPermit,
         deadline: Instant,
     ) -> Result<Resumed, RequestFailure> {
-        let needs_walk = match &mut paused.fields {
+        let needs_walk = match &mut suspended.fields {
             TokenFields::Tokenize(fields) => {
                 let written = self.write(fields.group(), deadline).await?;
                 self.count_tokens(&written);
                 fields.apply_written(written)?
             }
             TokenFields::Detokenize(_) => {
-                self.look_up(&mut paused, admission, deadline).await?;
+                self.look_up(&mut suspended, admission, deadline).await?;
                 true
             }
         };
 
         Ok(if needs_walk {
-            let (work, finished) = paused.walk_again();
+            let (work, finished) = suspended.walk_again();
             Resumed::Rerun(work, finished)
         } else {
-            Resumed::Response(paused.reply()?)
+            Resumed::Response(suspended.into_response()?)
         })
     }
 
     /// Fetches the rows of every token, and reserves memory for the values.
     async fn look_up(
         &self,
-        paused: &mut Suspended,
+        suspended: &mut Suspended,
         admission: &mut AdmissionPermit,
         deadline: Instant,
     ) -> Result<(), RequestFailure> {
-        let reply_bytes_max = paused.limits().reply_bytes_max;
-        let errors_max = paused.limits().errors_reported_max;
-        let (spec, TokenFields::Detokenize(fields)) = (&mut paused.spec, &mut paused.fields) else {
+        let reply_bytes_max = suspended.limits().reply_bytes_max;
+        let errors_max = suspended.limits().errors_reported_max;
+        let (spec, TokenFields::Detokenize(fields)) = (&mut suspended.spec, &mut suspended.fields)
+        else {
             return Err(RequestFailure::Internal(
                 "tokens are looked up for detokenize alone",
             ));
@@ -160,15 +161,15 @@ impl Tokens {
 
         let document = spec.payload.len().saturating_add(fields.value_bytes());
         let errors = FieldErrors::bytes(errors_max, spec.leaves);
-        let reply = document
+        let response_bytes = document
             .saturating_add(errors)
             .saturating_add(FRAME_BYTES)
             .min(reply_bytes_max);
         self.calls.resize(
             admission,
-            (admission.bytes() - spec.reply_bytes).saturating_add(reply),
+            (admission.bytes() - spec.reply_bytes).saturating_add(response_bytes),
         )?;
-        spec.reply_bytes = reply;
+        spec.reply_bytes = response_bytes;
         Ok(())
     }
 
@@ -187,7 +188,7 @@ impl Tokens {
     }
 
     /// Counts rows that were found by a value and contain another value.
-    pub fn mismatched(&self, rows: u64) {
+    pub fn count_mismatched(&self, rows: u64) {
         self.calls.metrics.tokens(TokenLabel::Mismatched, rows);
     }
 

@@ -158,7 +158,7 @@ fn looking(collection: &Arc<Collection>) -> DetokenizeSpec {
         collection: Arc::clone(collection),
         context: Box::default(),
         bounds: BOUNDS,
-        shown: Disclosure::clear(),
+        disclosure: Disclosure::clear(),
     }
 }
 
@@ -499,7 +499,7 @@ async fn values_that_a_format_cannot_hold_are_rejected_with_their_path() {
 }
 
 #[tokio::test]
-async fn refusals_are_listed_in_the_order_of_the_document_however_often_it_is_walked() {
+async fn field_errors_are_listed_in_document_order_regardless_of_the_number_of_walks() {
     let store = MemoryStore::default();
     let collection = collection(CollectionKind::Deterministic, Format::Digits);
     tokenize(
@@ -880,7 +880,7 @@ async fn where_all_contexts_share_tokens_nobody_makes_a_value_unreadable() {
 }
 
 #[tokio::test]
-async fn a_call_has_so_many_tokens_and_no_more() {
+async fn tokens_of_a_request_are_bounded() {
     let store = MemoryStore::default();
     let collection = collection(CollectionKind::Random, Format::Opaque);
     let of = |fields: usize| doc(&format!("[{}]", vec!["1"; fields].join(",")));

@@ -299,6 +299,7 @@ impl TokenizeFields {
         if *kind == CollectionKind::Random && self.spec.idempotency_key.is_none() {
             return None;
         }
+
         let value = Canonical::of(datatype, value);
         Some(Fingerprint(
             match (kind, &self.spec.idempotency_key, &self.principal) {
@@ -333,6 +334,7 @@ impl TokenizeFields {
             format,
             ..
         } = &*self.spec.collection;
+
         for _ in 0..DRAWS_MAX {
             format.generate(datatype, value, &mut self.text)?;
             let id = TokenId(keys.id(map.collection, &self.text));
@@ -428,11 +430,13 @@ impl Transform for TokenizeFields {
         if let Some(reason) = self.cancel.stop_reason() {
             return Err(FieldFailure::Stopped(reason));
         }
+
         let (datatype, value) = value_of(field.token, field.raw);
         if self.at == self.slots.len() {
             let slot = self.add_field(datatype, value)?;
             self.slots.push(slot);
         }
+
         self.at += 1;
         match self.slots[self.at - 1] {
             Slot::Problem(problem) => Err(problem.into()),

@@ -11,7 +11,7 @@ use sealwire_records::objects::{
 use sealwire_store::{CLAUSE_TERMS_MAX, Clause, ObjectId, Term};
 use zeroize::Zeroizing;
 
-use super::payload::{bad, items};
+use super::payload::{invalid_item, split_items};
 use crate::objects::{ObjectCollection, id_text, parse_id};
 use crate::subjects::TERMS_PER_FIELD;
 use sealwire_wire::ItemError;
@@ -57,20 +57,22 @@ impl Query {
     ) -> Result<Self, RequestFailure> {
         let mut conditions = Vec::new();
         let mut errors = Vec::new();
-        for (at, item) in items(payload)?.iter().enumerate() {
+        for (at, item) in split_items(payload)?.iter().enumerate() {
             let path = format!("$[{at}]");
             match RawClause::read(&path, item) {
                 Ok(raw) if !access.uses(raw.property) => return Err(denied(raw.property)),
-                Ok(raw) => match raw.condition(collection, &path) {
+                Ok(raw) => match raw.parse_condition(collection, &path) {
                     Ok(condition) => conditions.push(condition),
                     Err(error) => errors.push(error),
                 },
                 Err(error) => errors.push(error),
             }
         }
+
         if !errors.is_empty() {
             return Err(RequestFailure::Items { errors });
         }
+
         let terms = conditions
             .iter()
             .flat_map(|condition| &condition.clause.terms);
@@ -151,29 +153,39 @@ struct RawClause<'a> {
 
 impl<'a> RawClause<'a> {
     fn read(path: &str, item: &'a [u8]) -> Result<Self, ItemError> {
-        let invalid = || {
-            bad(
-                path.to_owned(),
-                "must be a map of property and one of eq, in, prefix",
-            )
-        };
         let mut reader = TokenReader::new(item);
         let mut property = None;
         let mut operation = None;
         if reader.map_len().ok() != Some(2) {
-            return Err(invalid());
+            return Err(invalid_item(path, CLAUSE_RULE));
         }
+
         for _ in 0..2 {
-            match reader.str_utf8().map_err(|_| invalid())? {
-                "property" => property = Some(reader.str_utf8().map_err(|_| invalid())?),
-                operator @ ("eq" | "in" | "prefix") => {
-                    operation = Some((operator, reader.value().map_err(|_| invalid())?));
+            match reader
+                .str_utf8()
+                .map_err(|_| invalid_item(path, CLAUSE_RULE))?
+            {
+                "property" => {
+                    property = Some(
+                        reader
+                            .str_utf8()
+                            .map_err(|_| invalid_item(path, CLAUSE_RULE))?,
+                    )
                 }
-                _ => return Err(invalid()),
+                operator @ ("eq" | "in" | "prefix") => {
+                    operation = Some((
+                        operator,
+                        reader
+                            .value()
+                            .map_err(|_| invalid_item(path, CLAUSE_RULE))?,
+                    ));
+                }
+                _ => return Err(invalid_item(path, CLAUSE_RULE)),
             }
         }
+
         let (Some(property), Some((operator, operand))) = (property, operation) else {
-            return Err(invalid());
+            return Err(invalid_item(path, CLAUSE_RULE));
         };
         Ok(Self {
             property,
@@ -182,46 +194,51 @@ impl<'a> RawClause<'a> {
         })
     }
 
-    fn condition(&self, collection: &ObjectCollection, path: &str) -> Result<Condition, ItemError> {
-        let wrong = |message: &'static str| bad(path.to_owned(), message);
+    fn parse_condition(
+        &self,
+        collection: &ObjectCollection,
+        path: &str,
+    ) -> Result<Condition, ItemError> {
         let property = collection
             .schema
             .property(self.property)
-            .ok_or_else(|| wrong("names no property of the collection"))?;
+            .ok_or_else(|| invalid_item(path, "names no property of the collection"))?;
         let index = property
             .index
             .as_ref()
-            .ok_or_else(|| wrong("names a property without an index"))?;
+            .ok_or_else(|| invalid_item(path, "names a property without an index"))?;
         let property_type = property.property_type;
-        let normalized = |value: &[u8]| {
-            let canonical = check(property_type, value)
-                .map_err(|error| bad(path.to_owned(), error.to_string()))?;
-            Ok::<_, ItemError>(normalize(property_type, &canonical))
-        };
         let (test, terms) = match self.operator {
             "prefix" => {
-                let (prefix, term) = self.prefix(collection, index, property_type, path)?;
+                let (prefix, term) = self.parse_prefix(collection, index, property_type, path)?;
                 (Test::Prefix(prefix), vec![term])
             }
             operator => {
                 let values = if operator == "eq" {
                     vec![self.operand]
                 } else {
-                    list(self.operand).ok_or_else(|| wrong(IN_RULE))?
+                    parse_list(self.operand).ok_or_else(|| invalid_item(path, IN_RULE))?
                 };
                 let wanted = values
                     .into_iter()
-                    .map(normalized)
+                    .map(|value| {
+                        let canonical = check(property_type, value)
+                            .map_err(|error| invalid_item(path, error.to_string()))?;
+                        Ok::<_, ItemError>(normalize(property_type, &canonical))
+                    })
                     .collect::<Result<Vec<_>, _>>()?;
-                let exact = |value: &Zeroizing<Vec<u8>>| {
-                    collection
-                        .object_keys
-                        .exact(collection.map.collection, index, value)
-                };
-                let terms = wanted.iter().map(exact).collect();
+                let terms = wanted
+                    .iter()
+                    .map(|value| {
+                        collection
+                            .object_keys
+                            .exact(collection.map.collection, index, value)
+                    })
+                    .collect();
                 (Test::In(wanted), terms)
             }
         };
+
         let is_prefix = matches!(test, Test::Prefix(_));
         let mut terms: Vec<Term> = terms
             .into_iter()
@@ -243,37 +260,39 @@ impl<'a> RawClause<'a> {
     }
 
     /// Returns the normalized prefix, and the term of the longest indexed prefix that it has.
-    fn prefix(
+    fn parse_prefix(
         &self,
         collection: &ObjectCollection,
         index: &Index,
         property_type: PropertyType,
         path: &str,
     ) -> Result<(Zeroizing<Vec<u8>>, IndexTerm), ItemError> {
-        let wrong = |message: String| bad(path.to_owned(), message);
         let shortest = index
             .prefixes
             .first()
-            .ok_or_else(|| wrong("names a property without prefixes".to_owned()))?;
+            .ok_or_else(|| invalid_item(path, "names a property without prefixes"))?;
         let text = TokenReader::new(self.operand)
             .str_utf8()
-            .map_err(|_| wrong("prefix must be text".to_owned()))?;
-        let prefix =
-            normalize_prefix(property_type, text).map_err(|error| wrong(error.to_string()))?;
+            .map_err(|_| invalid_item(path, "prefix must be text"))?;
+        let prefix = normalize_prefix(property_type, text)
+            .map_err(|error| invalid_item(path, error.to_string()))?;
         let keys = &collection.object_keys;
         let length = index.prefix_length_for(&prefix);
         let term = length
             .and_then(|length| keys.prefix(collection.map.collection, index, length, &prefix));
-        let term =
-            term.ok_or_else(|| wrong(format!("prefix must have at least {shortest} characters")))?;
+        let term = term.ok_or_else(|| {
+            let message = format!("prefix must have at least {shortest} characters");
+            invalid_item(path, message)
+        })?;
         Ok((prefix, term))
     }
 }
 
+const CLAUSE_RULE: &str = "must be a map of property and one of eq, in, prefix";
 const IN_RULE: &str = "in must be an array of 1 to 64 values";
 
 /// Returns the items of an array of 1 to [`CLAUSE_TERMS_MAX`] values.
-fn list(operand: &[u8]) -> Option<Vec<&[u8]>> {
+fn parse_list(operand: &[u8]) -> Option<Vec<&[u8]>> {
     let mut reader = TokenReader::new(operand);
     let count = reader.array_len().ok()?;
     if !(1..=CLAUSE_TERMS_MAX as u32).contains(&count) {

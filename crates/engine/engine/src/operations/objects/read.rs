@@ -5,11 +5,11 @@ use std::sync::Arc;
 use crate::jobs::cost::{ExtraWork, OperationKind};
 use crate::jobs::error::RequestFailure;
 use crate::jobs::field_errors::FieldProblem;
-use crate::jobs::tokens::batch::each_sized;
+use crate::jobs::tokens::batch::run_each_sized;
 use crate::jobs::tokens::{now, value_of};
 use sealwire_msgpack::TokenReader;
 use sealwire_records::objects::OpenedObject;
-use sealwire_store::{Filter, MapView, ObjectId, ObjectRow, ObjectStore, SubjectId, matching};
+use sealwire_store::{Filter, MapView, ObjectId, ObjectRow, SubjectId, matching};
 use sealwire_wire::{Object, Objects};
 
 use super::query::Query;
@@ -47,7 +47,7 @@ impl ListSpec {
         let after = list
             .after
             .as_ref()
-            .map(|after| cursor(after.as_str()))
+            .map(|after| parse_cursor(after.as_str()))
             .transpose()?;
         Ok(Self {
             filter,
@@ -58,7 +58,7 @@ impl ListSpec {
 }
 
 /// Parses the cursor of a walk in the order of ids, which is an id.
-pub(super) fn cursor(text: &str) -> Result<ObjectId, RequestFailure> {
+pub(super) fn parse_cursor(text: &str) -> Result<ObjectId, RequestFailure> {
     let rule = "must be the next of the page before";
     parse_id(text).ok_or(RequestFailure::Param {
         name: "after",
@@ -69,17 +69,21 @@ pub(super) fn cursor(text: &str) -> Result<ObjectId, RequestFailure> {
 impl ObjectsRun<'_> {
     /// Returns live rows by id. Rows of erased subjects are absent. The caller has reserved memory
     /// for them.
-    pub(super) async fn rows(
+    pub(super) async fn read_rows(
         &self,
         ids: Vec<ObjectId>,
     ) -> Result<Vec<Option<ReadableRow>>, RequestFailure> {
         let view = self.located.view();
         let now = now();
-        let operation = move |store: Arc<dyn ObjectStore>| async move {
-            store.get_objects(now, view, &ids).await
-        };
-        let rows = self.objects.read(view.map, operation).await?;
-        let subjects = self.subjects(subjects_of(rows.iter().flatten())).await?;
+        let rows = self
+            .objects
+            .read(view.map, move |store| async move {
+                store.get_objects(now, view, &ids).await
+            })
+            .await?;
+        let subjects = self
+            .read_subjects(subjects_of(rows.iter().flatten()))
+            .await?;
         Ok(rows
             .into_iter()
             .map(|row| ReadableRow::of(row?, &subjects))
@@ -87,7 +91,7 @@ impl ObjectsRun<'_> {
     }
 
     /// Reads the keys of subjects.
-    pub(super) async fn subjects(
+    pub(super) async fn read_subjects(
         &self,
         ids: Vec<SubjectId>,
     ) -> Result<StoredSubjects, RequestFailure> {
@@ -108,8 +112,11 @@ impl ObjectsRun<'_> {
             .filter_map(|(at, id)| Some((at, (*id)?)))
             .collect();
         let most = self.objects.reserve(self.admission, known.len())?;
+
         for some in known.chunks(most) {
-            let rows = self.rows(some.iter().map(|(_, id)| *id).collect()).await?;
+            let rows = self
+                .read_rows(some.iter().map(|(_, id)| *id).collect())
+                .await?;
             let places: Vec<usize> = some
                 .iter()
                 .zip(&rows)
@@ -117,13 +124,14 @@ impl ObjectsRun<'_> {
                 .map(|((at, _), _)| *at)
                 .collect();
             let opened = self
-                .opened(rows.into_iter().flatten().collect(), &reads, None)
+                .open_rows(rows.into_iter().flatten().collect(), &reads, None)
                 .await?;
             places
                 .into_iter()
                 .zip(opened)
                 .for_each(|(at, object)| objects[at] = object);
         }
+
         let missing = objects.iter().filter(|object| object.is_none()).count();
         self.count(ids.len(), missing);
         self.respond(objects, None, out)
@@ -140,26 +148,30 @@ impl ObjectsRun<'_> {
         let mut objects = Vec::new();
         let mut short = 0;
         let room = self.objects.reserve(self.admission, list.limit)?;
+
         while short < PAGES_MAX {
             let filter = list.filter.clone();
             let most = (list.limit - objects.len()).min(room);
-            let operation = move |store: Arc<dyn ObjectStore>| async move {
-                store.list_objects(view, &filter, after, most).await
-            };
-            let page = self.objects.sweep(view.map, operation).await?;
+            let page = self
+                .objects
+                .sweep(view.map, move |store| async move {
+                    store.list_objects(view, &filter, after, most).await
+                })
+                .await?;
             short += usize::from(page.found.len() < most);
-            let subjects = self.subjects(subjects_of(&page.found)).await?;
+            let subjects = self.read_subjects(subjects_of(&page.found)).await?;
             let rows = page
                 .found
                 .into_iter()
                 .filter_map(|row| ReadableRow::of(row, &subjects))
                 .collect();
-            objects.extend(self.opened(rows, &reads, None).await?);
+            objects.extend(self.open_rows(rows, &reads, None).await?);
             after = page.next;
             if after.is_none() || objects.len() >= list.limit {
                 break;
             }
         }
+
         self.count(objects.len(), 0);
         self.respond(objects, after.map(id_text), out)
     }
@@ -174,10 +186,12 @@ impl ObjectsRun<'_> {
         let clauses = query.clauses();
         let after = query.after;
         let limit = query.limit;
-        let operation = move |store: Arc<dyn ObjectStore>| async move {
-            matching(&*store, view, &clauses, after, limit).await
-        };
-        let matches = self.objects.read(view.map, operation).await?;
+        let matches = self
+            .objects
+            .read(view.map, move |store| async move {
+                matching(&*store, view, &clauses, after, limit).await
+            })
+            .await?;
         let next = matches
             .page
             .next
@@ -187,23 +201,25 @@ impl ObjectsRun<'_> {
         let room = self
             .objects
             .reserve(self.admission, matches.page.found.len())?;
+
         for ids in matches.page.found.chunks(room) {
-            let rows = self.rows(ids.to_vec()).await?;
+            let rows = self.read_rows(ids.to_vec()).await?;
             let rows = rows.into_iter().flatten().collect();
             objects.extend(
-                self.opened(rows, &reads, Some(&query))
+                self.open_rows(rows, &reads, Some(&query))
                     .await?
                     .into_iter()
                     .filter(Option::is_some),
             );
         }
+
         self.count(objects.len(), 0);
         self.respond(objects, next, out)
     }
 
     /// Opens rows and writes the values that the response has. With a query, an object that does
     /// not match it is `None`.
-    async fn opened(
+    async fn open_rows(
         &mut self,
         rows: Vec<ReadableRow>,
         reads: &ReadSpec,
@@ -222,26 +238,26 @@ impl ObjectsRun<'_> {
         let more = bytes.saturating_add(growth).saturating_mul(2);
         self.objects
             .resize(self.admission, self.admission.bytes().saturating_add(more))?;
-        let of_row = |(at, row): (usize, &ReadableRow)| Some((at, row.row.subject?));
-        let subjects: Vec<(usize, SubjectId)> =
-            rows.iter().enumerate().filter_map(of_row).collect();
+        let subjects: Vec<(usize, SubjectId)> = rows
+            .iter()
+            .enumerate()
+            .filter_map(|(at, row)| Some((at, row.row.subject?)))
+            .collect();
         let collection = self.located.collection.clone();
         let mut reads = reads.clone();
         let query = query.cloned();
         let comparison = query.as_deref().map_or(ExtraWork::default(), Query::work);
         let time = now();
-        let step =
-            move |row: ReadableRow| shown(&collection, &row, &mut reads, query.as_deref(), time);
-        let work = move |row: &ReadableRow| row.work().plus(comparison);
-        let opened: Vec<Result<Option<Object>, String>> = each_sized(
+        let opened: Vec<Result<Option<Object>, String>> = run_each_sized(
             self.admission,
             OperationKind::OPEN_OBJECTS,
             self.cancel,
             rows,
-            work,
-            step,
+            move |row| row.work().plus(comparison),
+            move |row| open_object(&collection, &row, &mut reads, query.as_deref(), time),
         )
         .await?;
+
         // An audit record does not name the subjects of objects that a query compared and does not
         // return.
         let returned = subjects
@@ -249,13 +265,14 @@ impl ObjectsRun<'_> {
             .filter(|(at, _)| matches!(opened[*at], Ok(Some(_))));
         self.cancel
             .note_subjects(returned.map(|(_, subject)| subject.0));
-        let failed = |path| RequestFailure::Field {
-            problem: FieldProblem::CannotOpen,
-            path,
-        };
         opened
             .into_iter()
-            .map(|object| object.map_err(failed))
+            .map(|object| {
+                object.map_err(|path| RequestFailure::Field {
+                    problem: FieldProblem::CannotOpen,
+                    path,
+                })
+            })
             .collect()
     }
 
@@ -283,7 +300,7 @@ impl ObjectsRun<'_> {
 
 /// Opens a row and returns the object that a response has, or the id of an object that does not
 /// open. `None`: the object does not match the query.
-pub(super) fn shown(
+pub(super) fn open_object(
     collection: &ObjectCollection,
     readable: &ReadableRow,
     reads: &mut ReadSpec,
@@ -294,47 +311,55 @@ pub(super) fn shown(
     if !row.is_live(time) {
         // An object can expire after the read. The values of an expired object are not compared, so
         // the object does not match a query.
-        return Ok(query.is_none().then(|| object(row, Vec::new())));
+        return Ok(query.is_none().then(|| object_response(row, Vec::new())));
     }
+
     if reads.properties.is_empty() && query.is_none() {
-        return Ok(Some(object(row, Vec::new())));
+        return Ok(Some(object_response(row, Vec::new())));
     }
+
     let opened = collection.open(readable).map_err(|_| id_text(row.id))?;
     if query.is_some_and(|query| !query.is_met(&opened.values)) {
         return Ok(None);
     }
-    Ok(Some(object(
+
+    Ok(Some(object_response(
         row,
-        disclosed(collection, &opened, &mut reads.properties),
+        disclose_values(collection, &opened, &mut reads.properties),
     )))
 }
 
 /// Writes the values that a response has. A property without a value is nil.
-pub(in crate::operations) fn disclosed(
+pub(in crate::operations) fn disclose_values(
     collection: &ObjectCollection,
     opened: &OpenedObject,
     properties: &mut [DisclosedProperty],
 ) -> Vec<(String, Vec<u8>)> {
     debug_assert!(properties.len() <= collection.schema.properties.len());
-    let write = |property: &mut DisclosedProperty| {
-        let mut out = Vec::new();
-        match opened
-            .values
-            .get(property.number)
-            .and_then(|value| Some((value, TokenReader::new(value).token().ok()?)))
-        {
-            Some((value, token)) => {
-                let (datatype, plaintext) = value_of(token, value);
-                property.disclosure.write(datatype, plaintext, &mut out);
+    properties
+        .iter_mut()
+        .map(|property| {
+            let mut out = Vec::new();
+            match opened
+                .values
+                .get(property.number)
+                .and_then(|value| Some((value, TokenReader::new(value).token().ok()?)))
+            {
+                Some((value, token)) => {
+                    let (datatype, plaintext) = value_of(token, value);
+                    property.disclosure.write(datatype, plaintext, &mut out);
+                }
+                None => sealwire_msgpack::write::nil(&mut out),
             }
-            None => sealwire_msgpack::write::nil(&mut out),
-        }
-        (property.name.clone(), out)
-    };
-    properties.iter_mut().map(write).collect()
+            (property.name.clone(), out)
+        })
+        .collect()
 }
 
-pub(in crate::operations) fn object(row: &ObjectRow, properties: Vec<(String, Vec<u8>)>) -> Object {
+pub(in crate::operations) fn object_response(
+    row: &ObjectRow,
+    properties: Vec<(String, Vec<u8>)>,
+) -> Object {
     let ObjectRow {
         id,
         version,
@@ -344,6 +369,7 @@ pub(in crate::operations) fn object(row: &ObjectRow, properties: Vec<(String, Ve
         archived,
         ..
     } = *row;
+
     Object {
         id: id_text(id),
         version,

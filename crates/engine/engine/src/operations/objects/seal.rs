@@ -13,7 +13,7 @@ use sealwire_records::token::SubjectKey;
 use sealwire_store::{ObjectId, ObjectRow, SubjectId, Term};
 use sealwire_wire::{ErrorCode, ItemError};
 
-use super::payload::{Assignments, bad, place};
+use super::payload::{Assignments, invalid_item, property_path};
 use crate::objects::ObjectCollection;
 use crate::subjects::ReadableRow;
 
@@ -76,6 +76,7 @@ impl ObjectSealer {
             creation,
             subject,
         } = head;
+
         let binding = self.collection.binding(id, version, created);
         let sealed = self
             .sealed(&binding, values, creation, subject.as_deref())
@@ -84,16 +85,19 @@ impl ObjectSealer {
             mut unique,
             terms: mut shared,
         } = kept;
+
         for property in &self.collection.schema.properties {
             if let Some(value) = values.get(property.number) {
                 self.collection
                     .terms(property, value, &mut unique, &mut shared);
             }
         }
+
         for terms in [&mut unique, &mut shared] {
             terms.sort_unstable();
             terms.dedup();
         }
+
         let sealed = Bytes::from(sealed);
         let archived = None;
         let subject = subject.map(|subject| SubjectId(*subject.id()));
@@ -153,6 +157,7 @@ impl ObjectSealer {
         else {
             return Ok(None);
         };
+
         assign(&self.collection, &mut values, Assignments::new());
         let binding = self.collection.binding(row.id, row.version, row.created);
         self.sealed(&binding, &values, creation, subject.as_deref())
@@ -167,15 +172,14 @@ impl ObjectSealer {
         subject: Option<&SubjectKey>,
     ) -> Result<Vec<u8>, sealwire_records::objects::SealError> {
         let schema = &self.collection.schema;
-        let is_clear = |number| {
-            schema
-                .property_of_number(number)
-                .is_some_and(|property| !property.encrypted)
-        };
         seal(
             binding,
             values,
-            is_clear,
+            |number| {
+                schema
+                    .property_of_number(number)
+                    .is_some_and(|property| !property.encrypted)
+            },
             creation,
             subject,
             &self.collection.token_keys,
@@ -191,9 +195,14 @@ impl ObjectSealer {
             .iter()
             .filter(|property| !property.nullable);
         let missing = required.filter(|property| values.get(property.number).is_none());
-        let missing =
-            missing.map(|property| bad(place(path, property.name.as_str()), "must have a value"));
+        let missing = missing.map(|property| {
+            invalid_item(
+                property_path(path, property.name.as_str()),
+                "must have a value",
+            )
+        });
         let mut errors: Vec<ItemError> = missing.collect();
+
         if values.encoded_bytes() > OBJECT_BYTES_MAX {
             let message =
                 format!("the values of an object must have at most {OBJECT_BYTES_MAX} bytes")
@@ -204,6 +213,7 @@ impl ObjectSealer {
                 message,
             });
         }
+
         if errors.is_empty() {
             Ok(())
         } else {
@@ -232,18 +242,21 @@ pub(super) struct KeptTerms {
 impl KeptTerms {
     /// Returns the terms of a row that an older schema must keep.
     pub(super) fn of(collection: &ObjectCollection, row: &ObjectRow) -> Self {
-        let unknown = |terms: &[Term]| {
-            terms
-                .iter()
-                .filter(|term| term.index >= collection.schema.next_number)
-                .copied()
-                .collect()
-        };
+        let next_index = collection.schema.next_number;
         Self {
-            unique: unknown(&row.unique),
-            terms: unknown(&row.terms),
+            unique: terms_from(next_index, &row.unique),
+            terms: terms_from(next_index, &row.terms),
         }
     }
+}
+
+/// Returns the terms of the indexes from `next_index` on.
+fn terms_from(next_index: u32, terms: &[Term]) -> Vec<Term> {
+    terms
+        .iter()
+        .filter(|term| term.index >= next_index)
+        .copied()
+        .collect()
 }
 
 impl ObjectCollection {
@@ -342,14 +355,16 @@ pub(super) fn assign(collection: &ObjectCollection, values: &mut Values, assignm
             None => drop(values.remove(number)),
         }
     }
+
     let schema = &collection.schema;
-    let is_dropped =
-        |number: &u32| *number < schema.next_number && schema.property_of_number(*number).is_none();
     let dropped: Vec<u32> = values
         .iter()
         .map(|(number, _)| number)
-        .filter(is_dropped)
+        .filter(|number| {
+            *number < schema.next_number && schema.property_of_number(*number).is_none()
+        })
         .collect();
+
     for number in dropped {
         values.remove(number);
     }

@@ -18,9 +18,9 @@ use sealwire_wire::shared::Own;
 use sealwire_wire::{ErrorCode, ObjectsOperation, PropertyDisclosure};
 use zeroize::Zeroizing;
 
-use super::payload::{ERRORS_MAX, ValueReader, change, items};
+use super::payload::{ERRORS_MAX, ValueReader, parse_change, split_items};
 use super::query::Query;
-use super::read::{ReadSpec, shown};
+use super::read::{ReadSpec, open_object};
 use super::seal::{ObjectSealer, assign};
 use super::write::object_work;
 use crate::frame_text::Frame;
@@ -224,7 +224,7 @@ fn an_object_that_expires_during_a_query_is_not_found() {
         properties: Vec::new(),
     };
     let mut found = |expires, query| {
-        shown(&collection, &readable(expires), &mut reads, query, 10).map(|one| one.is_some())
+        open_object(&collection, &readable(expires), &mut reads, query, 10).map(|one| one.is_some())
     };
     assert_eq!(found(Some(10), Some(&query)), Ok(false));
     assert_eq!(
@@ -293,9 +293,9 @@ proptest! {
         let add = all(Operation::ObjectsAdd);
         let query = all(Operation::ObjectsQuery);
         let _ = ValueReader { collection: &collection, access: &add }.read("$[0]", &bytes);
-        let _ = change("$[0]", &bytes);
+        let _ = parse_change("$[0]", &bytes);
         let bytes = Bytes::from(bytes);
-        let _ = items(&bytes);
+        let _ = split_items(&bytes);
         let denied = |_: &str| RequestFailure::Internal("denied");
         let _ = Query::new(&collection, &bytes, None, 1, &query, denied);
     }

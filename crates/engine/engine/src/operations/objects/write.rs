@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::jobs::cost::{ExtraWork, OperationKind};
 use crate::jobs::error::RequestFailure;
-use crate::jobs::tokens::batch::{each, each_sized};
+use crate::jobs::tokens::batch::{run_each, run_each_sized};
 use crate::jobs::tokens::now;
 use crate::jobs::tokens::tokenize::IdempotencyKey;
 use bytes::Bytes;
@@ -21,7 +21,9 @@ use sealwire_store::{
 };
 use sealwire_wire::{Counted, ErrorCode, ItemError, ObjectVersion, ObjectsChanged};
 
-use super::payload::{ERRORS_MAX, ObjectChange, ValueReader, bad, change, items, place};
+use super::payload::{
+    ERRORS_MAX, ObjectChange, ValueReader, invalid_item, parse_change, property_path, split_items,
+};
 use super::seal::{KeptTerms, ObjectSealer, RowHead, SealError, assign, values_of};
 use super::{ObjectsRun, no_object};
 use crate::frame_text::FrameText;
@@ -78,7 +80,7 @@ impl ObjectsRun<'_> {
                     .unwrap_or_default();
                 let created = time.as_secs();
                 let created_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-                let details = details(&tags, expires_s);
+                let details = encode_details(&tags, expires_s);
                 let expires_s = expires_s.or(self.located.collection.schema.expires_s);
                 let expires = expires_s.map(|seconds| created.saturating_add(seconds));
                 let subjects = self.subject_ids(subjects).await?;
@@ -96,12 +98,14 @@ impl ObjectsRun<'_> {
             }
             WriteSpec::Update { changes, access } => self.update(&changes, access, out).await,
             WriteSpec::Delete { ids, versions } => {
-                let version = |at: usize| versions.as_ref().map(|versions| versions[at]);
-                let delete = |(at, id): (usize, &ObjectId)| ObjectWrite::Delete {
-                    id: *id,
-                    version: version(at),
-                };
-                let writes = ids.iter().enumerate().map(delete).collect();
+                let writes = ids
+                    .iter()
+                    .enumerate()
+                    .map(|(at, id)| ObjectWrite::Delete {
+                        id: *id,
+                        version: versions.as_ref().map(|versions| versions[at]),
+                    })
+                    .collect();
                 self.write_counted(writes, out).await
             }
             WriteSpec::Expire { ids, expires_s } => {
@@ -121,8 +125,8 @@ impl ObjectsRun<'_> {
         writes: Vec<ObjectWrite>,
         out: &mut Vec<u8>,
     ) -> Result<(), RequestFailure> {
-        // Also a request without values takes its turn on the crypto threads.
-        each(
+        // A request without values also waits for a crypto thread.
+        run_each(
             self.admission,
             OperationKind::OPEN_OBJECTS,
             self.cancel,
@@ -131,6 +135,7 @@ impl ObjectsRun<'_> {
         )
         .await?;
         let count = writes.len();
+
         match self.write_group(writes).await? {
             ObjectsWritten::Done => {
                 self.count(count, 0);
@@ -144,7 +149,7 @@ impl ObjectsRun<'_> {
                 .encode(out);
                 Ok(())
             }
-            ObjectsWritten::Conflicts(conflicts) => Err(self.conflicts(&conflicts)),
+            ObjectsWritten::Conflicts(conflicts) => Err(self.conflict_failure(&conflicts)),
             ObjectsWritten::SubjectsChanged => Err(RequestFailure::SubjectsChanged),
         }
     }
@@ -188,7 +193,7 @@ impl ObjectsRun<'_> {
         out: &mut Vec<u8>,
     ) -> Result<(), RequestFailure> {
         let sealer = ObjectSealer::new(self.located.collection.clone())?;
-        let objects: Vec<(usize, Bytes)> = items(objects)?.into_iter().enumerate().collect();
+        let objects: Vec<(usize, Bytes)> = split_items(objects)?.into_iter().enumerate().collect();
         self.count(objects.len(), 0);
         if spec.subjects.len() > 1 && spec.subjects.len() != objects.len() {
             return Err(RequestFailure::Param {
@@ -196,10 +201,11 @@ impl ObjectsRun<'_> {
                 rule: "must be one name, or as many as objects",
             });
         }
+
         let spec = Arc::new(spec);
         let before = self.admission.bytes();
         for _ in 0..TRIES_MAX {
-            let keys = self.claimed(&spec.subjects).await?;
+            let keys = self.claim_subjects(&spec.subjects).await?;
             let rows = self.added_rows(&sealer, &objects, &spec, &keys).await?;
             let added: Vec<AddedObject> = rows
                 .iter()
@@ -216,13 +222,14 @@ impl ObjectsRun<'_> {
                     continue;
                 }
                 ObjectsWritten::Conflicts(conflicts) => {
-                    let exists = |(_, conflict): &(usize, ObjectConflict)| {
-                        *conflict == ObjectConflict::Exists
-                    };
-                    if spec.idempotency_key.is_none() || !conflicts.iter().any(exists) {
-                        return Err(self.conflicts(&conflicts));
+                    if spec.idempotency_key.is_none()
+                        || !conflicts
+                            .iter()
+                            .any(|(_, conflict)| *conflict == ObjectConflict::Exists)
+                    {
+                        return Err(self.conflict_failure(&conflicts));
                     }
-                    self.added_before(&added).await?
+                    self.previously_added(&added).await?
                 }
             };
             ObjectsChanged {
@@ -248,21 +255,18 @@ impl ObjectsRun<'_> {
         let spec = Arc::clone(spec);
         let keys = Arc::clone(&keys.keys);
         let mut bound = ErrorBound::default();
-        let step = move |(position, object): (usize, Bytes)| {
-            bound.run(|| spec.row(&sealer, &keys, position, &object))
-        };
         let objects = objects.to_vec();
-        let work = move |(_, object): &(usize, Bytes)| object_work(object, terms);
-        let rows = each_sized(
+        let rows = run_each_sized(
             self.admission,
             OperationKind::SEAL_OBJECTS,
             self.cancel,
             objects,
-            work,
-            step,
+            move |(_, object)| object_work(object, terms),
+            move |(position, object)| bound.run(|| spec.row(&sealer, &keys, position, &object)),
         )
         .await?;
-        let rows = sealed(rows)?;
+
+        let rows = collect_rows(rows)?;
         self.reserve_rows(rows.iter().map(|(row, _)| row))?;
         Ok(rows)
     }
@@ -276,39 +280,43 @@ impl ObjectsRun<'_> {
             return Ok(Vec::new());
         }
         let keys = Arc::clone(&self.located.collection.object_keys);
-        let step = move |name: FrameText| SubjectId(keys.subject_id(name.as_str().as_bytes()));
-        each(
+        run_each(
             self.admission,
             OperationKind::SEAL_OBJECTS,
             self.cancel,
             names,
-            step,
+            move |name| SubjectId(keys.subject_id(name.as_str().as_bytes())),
         )
         .await
     }
 
     /// Returns the keys of subjects. A subject without a key gets one, which is written with the
     /// objects.
-    async fn claimed(&mut self, ids: &[SubjectId]) -> Result<ClaimedSubjects, RequestFailure> {
+    async fn claim_subjects(
+        &mut self,
+        ids: &[SubjectId],
+    ) -> Result<ClaimedSubjects, RequestFailure> {
         let distinct: BTreeSet<SubjectId> = ids.iter().copied().collect();
         if distinct.is_empty() {
             return Ok(ClaimedSubjects::default());
         }
+
         self.cancel.note_subjects(distinct.iter().map(|id| id.0));
-        let stored = self.subjects(distinct.iter().copied().collect()).await?;
+        let stored = self
+            .read_subjects(distinct.iter().copied().collect())
+            .await?;
         let keys = Arc::clone(&self.located.collection.token_keys);
         let time = now();
-        let step =
-            move |id: SubjectId| claim(&keys, id, stored.get(&id).map(|subject| &**subject), time);
         let distinct = distinct.into_iter().collect();
-        let claimed = each(
+        let claimed = run_each(
             self.admission,
             OperationKind::SEAL_OBJECTS,
             self.cancel,
             distinct,
-            step,
+            move |id| claim(&keys, id, stored.get(&id).map(|subject| &**subject), time),
         )
         .await?;
+
         let mut claims = Vec::with_capacity(claimed.len());
         let mut keys = HashMap::with_capacity(claimed.len());
         for subject in claimed {
@@ -316,6 +324,7 @@ impl ObjectsRun<'_> {
             keys.insert(SubjectId(*key.id()), Arc::new(key));
             claims.push(claim);
         }
+
         Ok(ClaimedSubjects {
             keys: Arc::new(keys),
             claims,
@@ -323,7 +332,7 @@ impl ObjectsRun<'_> {
     }
 
     /// Returns the objects that an earlier request with the idempotency key added.
-    async fn added_before(
+    async fn previously_added(
         &mut self,
         added: &[AddedObject],
     ) -> Result<Vec<ObjectVersion>, RequestFailure> {
@@ -331,44 +340,46 @@ impl ObjectsRun<'_> {
         let mut found = Vec::with_capacity(ids.len());
         let before = self.admission.bytes();
         let most = self.objects.reserve(self.admission, ids.len())?;
+
         for ids in ids.chunks(most) {
-            let rows = self.rows(ids.to_vec()).await?;
+            let rows = self.read_rows(ids.to_vec()).await?;
             let collection = self.located.collection.clone();
-            let step = move |row: Option<ReadableRow>| {
-                let row = row?;
-                Some((row.row.version, collection.open(&row).ok()?.creation))
-            };
-            let work = |row: &Option<ReadableRow>| {
-                row.as_ref().map_or(ExtraWork::default(), ReadableRow::work)
-            };
-            let opened = each_sized(
+            let opened = run_each_sized(
                 self.admission,
                 OperationKind::OPEN_OBJECTS,
                 self.cancel,
                 rows,
-                work,
-                step,
+                |row| row.as_ref().map_or(ExtraWork::default(), ReadableRow::work),
+                move |row| {
+                    let row = row?;
+                    Some((row.row.version, collection.open(&row).ok()?.creation))
+                },
             )
             .await?;
             found.extend(opened);
         }
+
         self.objects.resize(self.admission, before)?;
-        let other = |position: usize| ItemError {
-            path: format!("$[{position}]"),
-            code: ErrorCode::Conflict,
-            message:
-                "the idempotency key belongs to other objects, or some of its objects are gone"
-                    .into(),
-        };
-        let pairs = added.iter().zip(&found).enumerate();
-        let is_same = |found: &Option<(u64, Option<[u8; 16]>)>, creation: Option<[u8; 16]>| {
-            found.is_some_and(|(_, found)| found.is_some() && found == creation)
-        };
-        let wrong = pairs.filter(|(_, ((_, creation), found))| !is_same(found, *creation));
-        let errors: Vec<ItemError> = wrong.map(|(position, _)| other(position)).collect();
+        let errors: Vec<ItemError> = added
+            .iter()
+            .zip(&found)
+            .enumerate()
+            .filter(|(_, ((_, creation), found))| {
+                !found.is_some_and(|(_, found)| found.is_some() && found == *creation)
+            })
+            .map(|(position, _)| ItemError {
+                path: format!("$[{position}]"),
+                code: ErrorCode::Conflict,
+                message:
+                    "the idempotency key belongs to other objects, or some of its objects are gone"
+                        .into(),
+            })
+            .collect();
+
         if !errors.is_empty() {
             return Err(RequestFailure::Items { errors });
         }
+
         let versions = added
             .iter()
             .zip(found)
@@ -383,30 +394,35 @@ impl ObjectsRun<'_> {
         out: &mut Vec<u8>,
     ) -> Result<(), RequestFailure> {
         let sealer = ObjectSealer::new(self.located.collection.clone())?;
-        let changes = items(changes)?;
+        let changes = split_items(changes)?;
         self.count(changes.len(), 0);
-        let read = |(position, item): (usize, &Bytes)| {
-            let ObjectChange {
-                id,
-                if_version,
-                set,
-            } = change(&format!("$[{position}]"), item)?;
-            Ok(UpdateSpec {
-                position,
-                id,
-                if_version,
-                set: item.slice_ref(set),
+        let specs: Vec<Result<UpdateSpec, ItemError>> = changes
+            .iter()
+            .enumerate()
+            .map(|(position, item)| {
+                let ObjectChange {
+                    id,
+                    if_version,
+                    set,
+                } = parse_change(&format!("$[{position}]"), item)?;
+                Ok(UpdateSpec {
+                    position,
+                    id,
+                    if_version,
+                    set: item.slice_ref(set),
+                })
             })
-        };
-        let specs: Vec<Result<UpdateSpec, ItemError>> =
-            changes.iter().enumerate().map(read).collect();
+            .collect();
+
         let errors: Vec<ItemError> = specs
             .iter()
             .filter_map(|spec| spec.as_ref().err().cloned())
             .collect();
+
         if !errors.is_empty() {
             return Err(RequestFailure::Items { errors });
         }
+
         let specs: Vec<UpdateSpec> = specs.into_iter().flatten().collect();
         check_distinct(&specs)?;
         let before = self.admission.bytes();
@@ -438,12 +454,13 @@ impl ObjectsRun<'_> {
                     return Ok(());
                 }
                 ObjectsWritten::Conflicts(conflicts) => {
-                    let is_race = |(at, conflict): &(usize, ObjectConflict)| {
-                        matches!(conflict, ObjectConflict::Version { .. })
-                            && specs[*at].if_version.is_none()
-                    };
-                    if tries >= TRIES_MAX || !conflicts.iter().any(is_race) {
-                        return Err(self.conflicts(&conflicts));
+                    if tries >= TRIES_MAX
+                        || !conflicts.iter().any(|(at, conflict)| {
+                            matches!(conflict, ObjectConflict::Version { .. })
+                                && specs[*at].if_version.is_none()
+                        })
+                    {
+                        return Err(self.conflict_failure(&conflicts));
                     }
                     self.objects.resize(self.admission, before)?;
                 }
@@ -467,29 +484,26 @@ impl ObjectsRun<'_> {
         let most = self.objects.reserve(self.admission, specs.len())?;
         let time = now();
         let terms = sealer.terms_max();
+
         for specs in specs.chunks(most) {
             let rows = self
-                .rows(specs.iter().map(|spec| spec.id).collect())
+                .read_rows(specs.iter().map(|spec| spec.id).collect())
                 .await?;
             let jobs: Vec<(UpdateSpec, Option<ReadableRow>)> =
                 specs.iter().cloned().zip(rows).collect();
             let sealer = sealer.clone();
             let access = access.clone();
             let mut bound = ErrorBound::default();
-            let step = move |(spec, row): (UpdateSpec, Option<ReadableRow>)| {
-                bound.run(|| spec.row(&sealer, &access, row, time))
-            };
-            let work = move |(spec, row): &(UpdateSpec, Option<ReadableRow>)| {
-                let row = row.as_ref().map_or(ExtraWork::default(), ReadableRow::work);
-                object_work(&spec.set, terms).plus(row)
-            };
-            let rows = each_sized(
+            let rows = run_each_sized(
                 self.admission,
                 OperationKind::SEAL_OBJECTS,
                 self.cancel,
                 jobs,
-                work,
-                step,
+                move |(spec, row)| {
+                    let row = row.as_ref().map_or(ExtraWork::default(), ReadableRow::work);
+                    object_work(&spec.set, terms).plus(row)
+                },
+                move |(spec, row)| bound.run(|| spec.row(&sealer, &access, row, time)),
             )
             .await?;
             // Small changes can make many large rows, so each part is reserved before the next one
@@ -497,42 +511,46 @@ impl ObjectsRun<'_> {
             self.reserve_rows(rows.iter().filter_map(|row| row.as_ref().ok()))?;
             updated.extend(rows);
         }
-        sealed(updated)
+        collect_rows(updated)
     }
 
-    fn conflicts(&self, conflicts: &[(usize, ObjectConflict)]) -> RequestFailure {
+    fn conflict_failure(&self, conflicts: &[(usize, ObjectConflict)]) -> RequestFailure {
         let schema = &self.located.collection.schema;
-        let error = |(position, conflict): &(usize, ObjectConflict)| {
-            let path = format!("$[{position}]");
-            let conflict_at = |path, message: &str| ItemError {
-                path,
-                code: ErrorCode::Conflict,
-                message: message.to_owned().into(),
-            };
-            match conflict {
-                ObjectConflict::Absent => no_object(*position),
-                ObjectConflict::Exists => conflict_at(path, "an object of this id exists"),
-                ObjectConflict::Version { found } => {
-                    conflict_at(path, &format!("the object has version {found}"))
-                }
-                ObjectConflict::Unique { index } => {
-                    let has_index = |property: &&sealwire_records::objects::Property| {
-                        property
-                            .index
-                            .as_ref()
-                            .is_some_and(|of| of.number == *index)
-                    };
-                    let property = schema.properties.iter().find(has_index);
-                    let path = property.map_or(path.clone(), |property| {
-                        place(&path, property.name.as_str())
-                    });
-                    conflict_at(path, "another object has this value")
-                }
-            }
-        };
         RequestFailure::Items {
-            errors: conflicts.iter().map(error).collect(),
+            errors: conflicts
+                .iter()
+                .map(|(position, conflict)| {
+                    let path = format!("$[{position}]");
+                    match conflict {
+                        ObjectConflict::Absent => no_object(*position),
+                        ObjectConflict::Exists => conflict_at(path, "an object of this id exists"),
+                        ObjectConflict::Version { found } => {
+                            conflict_at(path, &format!("the object has version {found}"))
+                        }
+                        ObjectConflict::Unique { index } => {
+                            let property = schema.properties.iter().find(|property| {
+                                property
+                                    .index
+                                    .as_ref()
+                                    .is_some_and(|of| of.number == *index)
+                            });
+                            let path = property.map_or(path.clone(), |property| {
+                                property_path(&path, property.name.as_str())
+                            });
+                            conflict_at(path, "another object has this value")
+                        }
+                    }
+                })
+                .collect(),
         }
+    }
+}
+
+fn conflict_at(path: String, message: &str) -> ItemError {
+    ItemError {
+        path,
+        code: ErrorCode::Conflict,
+        message: message.to_owned().into(),
     }
 }
 
@@ -563,7 +581,7 @@ struct AddSpec {
 
 /// Encodes the settings of a request other than values. `expires_s` is the request's lifetime: the
 /// collection's default can change before the request is repeated.
-fn details(tags: &[String], expires_s: Option<u64>) -> Vec<u8> {
+fn encode_details(tags: &[String], expires_s: Option<u64>) -> Vec<u8> {
     let mut details = tags.join("\0").into_bytes();
     if let Some(expires_s) = expires_s {
         // No tag has this byte.
@@ -610,6 +628,7 @@ impl AddSpec {
             }
             None => (new_id(self.created_ms, position), None),
         };
+
         let head = RowHead {
             id,
             version: 1,
@@ -620,6 +639,7 @@ impl AddSpec {
             creation,
             subject: subject.and_then(|id| keys.get(id).cloned()),
         };
+
         Ok((
             sealer.row(&path, head, &values, KeptTerms::default())?,
             creation,
@@ -651,6 +671,7 @@ impl UpdateSpec {
             .subject_key(&readable)
             .map_err(|_| SealError::CannotOpen)?;
         let row = readable.row;
+
         if self
             .if_version
             .is_some_and(|version| version != row.version)
@@ -662,6 +683,7 @@ impl UpdateSpec {
                 message,
             }]));
         }
+
         let opened = collection
             .open_with(&row, subject.as_deref())
             .map_err(|_| SealError::CannotOpen)?;
@@ -680,6 +702,7 @@ impl UpdateSpec {
             tags,
             ..
         } = row;
+
         let version = version + 1;
         let updated = time.max(created);
         let head = RowHead {
@@ -703,12 +726,13 @@ fn check_distinct(specs: &[UpdateSpec]) -> Result<(), RequestFailure> {
     let twice = ids.windows(2).filter(|pair| pair[0].0 == pair[1].0);
     let errors: Vec<ItemError> = twice
         .map(|pair| {
-            bad(
+            invalid_item(
                 format!("$[{}]", pair[1].1),
                 "the request names this object twice",
             )
         })
         .collect();
+
     if errors.is_empty() {
         Ok(())
     } else {
@@ -737,7 +761,7 @@ impl ErrorBound {
 }
 
 /// Returns the sealed rows, or the errors of all objects.
-fn sealed<T>(rows: Vec<Result<T, SealError>>) -> Result<Vec<T>, RequestFailure> {
+fn collect_rows<T>(rows: Vec<Result<T, SealError>>) -> Result<Vec<T>, RequestFailure> {
     let mut sealed = Vec::with_capacity(rows.len());
     let mut errors = Vec::new();
     for (position, row) in rows.into_iter().enumerate() {
@@ -754,6 +778,7 @@ fn sealed<T>(rows: Vec<Result<T, SealError>>) -> Result<Vec<T>, RequestFailure> 
             }
         }
     }
+
     if errors.is_empty() {
         Ok(sealed)
     } else {

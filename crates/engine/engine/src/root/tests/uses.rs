@@ -22,7 +22,7 @@ const CHILD: &str = "SEALWIRE_TEST_CHILD_USES";
 
 /// How a provider answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum Behavior {
     Right,
     Down,
     Never,
@@ -33,14 +33,14 @@ enum Answer {
 #[derive(Debug)]
 struct ScriptedProvider {
     inner: Arc<dyn Provider>,
-    answer: Mutex<Answer>,
+    behavior: Mutex<Behavior>,
     delay: Duration,
     unwraps: AtomicU32,
 }
 
 impl ScriptedProvider {
-    fn set(&self, answer: Answer) {
-        *self.answer.lock().unwrap() = answer;
+    fn set(&self, behavior: Behavior) {
+        *self.behavior.lock().unwrap() = behavior;
     }
 }
 
@@ -57,12 +57,12 @@ impl Provider for ScriptedProvider {
     async fn unwrap(&self, wrapped: &[u8], slot: &WrapSlot) -> Result<RootBytes, ProviderError> {
         self.unwraps.fetch_add(1, Relaxed);
         tokio::time::sleep(self.delay).await;
-        let answer = *self.answer.lock().unwrap();
-        match answer {
-            Answer::Right => self.inner.unwrap(wrapped, slot).await,
-            Answer::Down => Err(ProviderError::Unavailable("the network is gone".into())),
-            Answer::Never => std::future::pending().await,
-            Answer::Panic => panic!("a provider of a test panics"),
+        let behavior = *self.behavior.lock().unwrap();
+        match behavior {
+            Behavior::Right => self.inner.unwrap(wrapped, slot).await,
+            Behavior::Down => Err(ProviderError::Unavailable("the network is gone".into())),
+            Behavior::Never => std::future::pending().await,
+            Behavior::Panic => panic!("a provider of a test panics"),
         }
     }
 }
@@ -88,7 +88,7 @@ impl ObservedEngine {
             let provider = &mut providers.0.get_mut(name).unwrap().provider;
             let scripted = Arc::new(ScriptedProvider {
                 inner: provider.clone().unwrap(),
-                answer: Mutex::new(Answer::Right),
+                behavior: Mutex::new(Behavior::Right),
                 delay: Duration::from_millis(delay_ms),
                 unwraps: AtomicU32::new(0),
             });
@@ -272,17 +272,17 @@ async fn child_process() {
     engine.control.load().await.unwrap();
     engine.observe(Audit::default());
     let _probing = engine.probe(DAY);
-    for answer in [Answer::Down, Answer::Never, Answer::Panic] {
-        engine.east.set(answer);
+    for behavior in [Behavior::Down, Behavior::Never, Behavior::Panic] {
+        engine.east.set(behavior);
         tokio::time::sleep(DAY).await;
         assert_eq!(
             (engine.slots("local"), engine.slots("east")),
             ([1.0, 0.0, 0.0], [0.0, 1.0, 0.0]),
-            "{answer:?}"
+            "{behavior:?}"
         );
         assert_eq!(engine.telemetry.readiness.state(), State::Ready);
         engine.control.load().await.unwrap();
-        engine.east.set(Answer::Right);
+        engine.east.set(Behavior::Right);
         tokio::time::sleep(Duration::from_secs(3_700)).await;
         assert_eq!(
             engine.slots("east"),
@@ -384,7 +384,7 @@ async fn provider_uses_are_audited_even_before_the_audit_log_opens() {
     // Aborted tasks end when the runtime runs next.
     tokio::time::sleep(Duration::from_millis(1)).await;
     engine.observe(audit.clone());
-    engine.east.set(Answer::Down);
+    engine.east.set(Behavior::Down);
     let probing = engine.probe(DAY);
     tokio::time::sleep(Duration::from_secs(30)).await;
     let (_, record) = engine.control.root().await.unwrap();
@@ -451,19 +451,19 @@ async fn providers_that_never_answer_end_an_unseal_by_name() {
     let engine = ObservedEngine::new().await;
     let (_, record) = engine.control.root().await.unwrap();
     let record = record.unwrap();
-    for (answer, expected) in [
+    for (behavior, expected) in [
         (
-            Answer::Never,
+            Behavior::Never,
             "slot 1 (provider local): no answer within 30 seconds; slot 2 (provider east): the network is gone",
         ),
         (
-            Answer::Panic,
+            Behavior::Panic,
             "slot 1 (provider local): the provider panicked; slot 2 (provider east): the network is gone",
         ),
     ] {
-        engine.local.set(answer);
-        engine.east.set(Answer::Down);
-        let begun = Instant::now();
+        engine.local.set(behavior);
+        engine.east.set(Behavior::Down);
+        let started = Instant::now();
         let error = engine
             .unsealer
             .unseal(record.set, &record.active)
@@ -472,11 +472,11 @@ async fn providers_that_never_answer_end_an_unseal_by_name() {
             .to_string();
         assert_eq!(error, format!("root key: no slot unwraps it: {expected}"));
         assert!(
-            begun.elapsed() < USE_TIME_MAX + Duration::from_secs(1),
+            started.elapsed() < USE_TIME_MAX + Duration::from_secs(1),
             "{:?}",
-            begun.elapsed()
+            started.elapsed()
         );
-        engine.unsealer.ask_again();
+        engine.unsealer.retry_at_next_load();
     }
 }
 
@@ -487,8 +487,8 @@ async fn providers_that_are_down_are_asked_less_often_and_a_change_is_served_onc
         .await
         .unwrap();
     let apps = Arc::new(apps);
-    let asking = Arc::clone(&engine.unsealer);
-    apps.before_first_try(Box::new(move || asking.ask_again()));
+    let unsealer = Arc::clone(&engine.unsealer);
+    apps.before_first_try(Box::new(move || unsealer.retry_at_next_load()));
     let _watch = tokio::spawn(Arc::clone(&apps).watch(
         Duration::from_secs(3_600),
         None,
@@ -496,7 +496,7 @@ async fn providers_that_are_down_are_asked_less_often_and_a_change_is_served_onc
     ));
     // Another process begins a rotation of the root key while this engine reaches no provider.
     let (_, other) = engine.deployment.open();
-    engine.local.set(Answer::Down);
+    engine.local.set(Behavior::Down);
     let second = RootKey::generate().unwrap();
     let asked = || engine.local.unwraps.load(Relaxed);
     let before = asked();
@@ -517,7 +517,7 @@ async fn providers_that_are_down_are_asked_less_often_and_a_change_is_served_onc
     assert!(apps.generation() < staged);
 
     // The providers return: at most the longest pause later the engine serves the new state.
-    engine.local.set(Answer::Right);
+    engine.local.set(Behavior::Right);
     tokio::time::sleep(Duration::from_secs(62)).await;
     assert_eq!(
         (apps.generation(), engine.telemetry.readiness.state()),
@@ -525,7 +525,7 @@ async fn providers_that_are_down_are_asked_less_often_and_a_change_is_served_onc
     );
 
     // A change is tried at once, however long the pause is.
-    engine.local.set(Answer::Down);
+    engine.local.set(Behavior::Down);
     other.abandon_root().await.unwrap();
     let third = RootKey::generate().unwrap();
     other
@@ -534,7 +534,7 @@ async fn providers_that_are_down_are_asked_less_often_and_a_change_is_served_onc
         .unwrap();
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_ne!(engine.telemetry.readiness.state(), State::Ready);
-    engine.local.set(Answer::Right);
+    engine.local.set(Behavior::Right);
     let app = AppId::new("shop").unwrap();
     other.disable(&app, Target::App).await.unwrap();
     let changed = engine.deployment.store.generation().await.unwrap();

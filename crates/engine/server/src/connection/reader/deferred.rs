@@ -52,8 +52,8 @@ pub(super) struct ClassBackoff(pub(super) [Option<Instant>; CLASSES]);
 impl ClassBackoff {
     /// Pauses a class and all larger classes. Reading requests only to reject them would take time
     /// from accepted requests.
-    pub(super) fn after(&mut self, refusal: &Rejection, class: Class) {
-        let until = Instant::now() + refusal.retry_after.min(PAUSE_MAX);
+    pub(super) fn after(&mut self, rejection: &Rejection, class: Class) {
+        let until = Instant::now() + rejection.retry_after.min(PAUSE_MAX);
         for pause in &mut self.0[class.index()..] {
             *pause = (*pause).max(Some(until));
         }
@@ -74,16 +74,16 @@ impl ClassBackoff {
         ended
     }
 
-    pub(super) fn none(&self) -> bool {
+    pub(super) fn is_clear(&self) -> bool {
         Class::all().all(|class| self.until(class).is_none())
     }
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
     /// Returns an in-flight permit if there is no pause and no deferred request.
-    pub(super) fn permit_at_once(&mut self) -> Option<InFlightPermit> {
-        let free = self.deferred.is_empty() && self.backoff.none();
-        if free {
+    pub(super) fn try_permit(&mut self) -> Option<InFlightPermit> {
+        let is_free = self.deferred.is_empty() && self.backoff.is_clear();
+        if is_free {
             self.in_flight
                 .take()
                 .or_else(|| self.connection.try_in_flight_permit())
@@ -97,8 +97,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let engine = &self.connection.engine;
         let estimate = engine.scheduler.estimate(request.kind, request.work_size());
         let deadline = request.deadline(engine);
-        let paused = self.backoff.until(Class::of_cost(estimate)).is_some();
-        let expires = paused.then(|| request.arrived + 2 * engine.scheduler.wait_max());
+        let is_paused = self.backoff.until(Class::of_cost(estimate)).is_some();
+        let expires = is_paused.then(|| request.arrived + 2 * engine.scheduler.wait_max());
         let deferred = DeferredRequest {
             request,
             operation,
@@ -106,6 +106,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             deadline,
             expires,
         };
+
         self.deferred_bytes += deferred.bytes();
         self.deferred.push_back(deferred);
     }
@@ -119,6 +120,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         if self.shutdown.reason().is_some() {
             return self.reject_all_deferred().await;
         }
+
         let now = Instant::now();
         while let Some(index) = self
             .deferred
@@ -127,9 +129,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         {
             self.stop_deferred(index, StopReason::Deadline).await;
         }
+
         while let Some((index, until)) = self.expired_deferred(now) {
             self.reject_deferred(index, until - now).await;
         }
+
         while let Some(index) = self.next_deferred() {
             let Some(in_flight) = self
                 .in_flight
@@ -144,7 +148,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                     // this wait, so it does not count.
                     deferred.request.since = Instant::now();
                 }
-                self.begin(deferred.request, deferred.operation, in_flight, None)
+                self.start_request(deferred.request, deferred.operation, in_flight, None)
                     .await;
                 self.slice.count_unit(0).await;
             }
@@ -164,10 +168,12 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             .iter()
             .enumerate()
             .find_map(|(index, deferred)| {
-                let expired = deferred.expires.is_some_and(|expires| expires <= now);
+                let is_expired = deferred.expires.is_some_and(|expires| expires <= now);
                 Some((
                     index,
-                    self.backoff.until(deferred.class()).filter(|_| expired)?,
+                    self.backoff
+                        .until(deferred.class())
+                        .filter(|_| is_expired)?,
                 ))
             })
     }
@@ -178,12 +184,12 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             return;
         };
         let retry_after = retry_after.max(RETRY_AFTER_MIN);
-        let refusal = Rejection {
+        let rejection = Rejection {
             reason: RejectionReason::Backlog,
             retry_after,
             predicted: retry_after,
         };
-        self.reject(deferred.request, &RequestFailure::Overloaded(refusal))
+        self.reject(deferred.request, &RequestFailure::Overloaded(rejection))
             .await;
     }
 
@@ -200,11 +206,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         };
         let saved = Duration::from_nanos(deferred.estimate.as_nanos());
         let fields = deferred.request.size.fields_max();
-        if let Some(counted) = reason.counted() {
+        if let Some(cancel_reason) = reason.cancel_reason() {
             self.connection
                 .engine
                 .metrics
-                .count_stopped_request(counted, fields, saved);
+                .count_stopped_request(cancel_reason, fields, saved);
         }
         self.reject(deferred.request, &RequestFailure::Stopped(reason))
             .await;
@@ -228,14 +234,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn rejection_pauses_its_class_and_above_for_its_retry_after() {
         let class = |index| Class::all().nth(index).unwrap();
-        let refusal = |millis| Rejection {
+        let rejection = |millis| Rejection {
             reason: RejectionReason::Backlog,
             retry_after: Duration::from_millis(millis),
             predicted: Duration::ZERO,
         };
         let mut backoff = ClassBackoff(Default::default());
-        assert!(backoff.none());
-        for (millis, refused, at_ms, held) in [
+        assert!(backoff.is_clear());
+        for (millis, rejected_class, at_ms, paused) in [
             (
                 5_000,
                 5,
@@ -256,32 +262,32 @@ mod tests {
                 [false, false, false, false, false, true, true, true],
             ),
         ] {
-            backoff.after(&refusal(millis), class(refused));
+            backoff.after(&rejection(millis), class(rejected_class));
             tokio::time::advance(Duration::from_millis(at_ms)).await;
             let now: Vec<_> = Class::all()
                 .map(|class| backoff.until(class).is_some())
                 .collect();
             assert_eq!(
-                now, held,
-                "{millis} ms from class {refused} on, {at_ms} ms later"
+                now, paused,
+                "{millis} ms from class {rejected_class} on, {at_ms} ms later"
             );
         }
         tokio::time::advance(Duration::from_millis(990)).await;
-        assert!(backoff.none(), "a second at most");
+        assert!(backoff.is_clear(), "a second at most");
     }
 
     #[tokio::test(start_paused = true)]
     async fn first_request_after_a_pause_has_waited_unless_it_came_earlier() {
         let class = |index| Class::all().nth(index).unwrap();
         let retry_after = Duration::from_millis(50);
-        let refusal = Rejection {
+        let rejection = Rejection {
             reason: RejectionReason::Proportion,
             retry_after,
             predicted: Duration::ZERO,
         };
         let mut backoff = ClassBackoff(Default::default());
         assert!(!backoff.take_ended(Instant::now()), "nothing was rejected");
-        backoff.after(&refusal, class(3));
+        backoff.after(&rejection, class(3));
         let early = Instant::now() + Duration::from_millis(49);
         tokio::time::advance(Duration::from_millis(60)).await;
         assert!(!backoff.take_ended(early), "it came during the pause");

@@ -25,7 +25,7 @@ pub(super) struct StreamingRequest {
     pub(super) cancel: Option<CancelGuard>,
     pub(super) in_flight: Option<InFlightPermit>,
     /// Number of bytes that had arrived when the cost was last estimated.
-    looked_at: usize,
+    estimated_bytes: usize,
 }
 
 /// Waits until the arriving message is admitted. Returns a rejection if the message has waited for
@@ -34,11 +34,11 @@ pub(super) async fn admitted(streaming: &mut Option<StreamingRequest>) -> Option
     let Some(StreamingRequest { admission, .. }) = streaming else {
         return None;
     };
-    let patience = admission.patience();
+    let wait_bound = admission.wait_bound();
     tokio::select! {
         biased;
-        () = admission.admitted() => None,
-        refusal = patience.ended() => Some(refusal),
+        () = admission.wait_until_admitted() => None,
+        rejection = wait_bound.ended() => Some(rejection),
     }
 }
 
@@ -49,15 +49,17 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let Some(streaming) = &mut self.streaming else {
             return self.offer_streaming(bytes).await;
         };
-        if bytes / 2 >= streaming.looked_at {
+
+        if bytes / 2 >= streaming.estimated_bytes {
             // The size has doubled since the last estimate, so that estimate can be far off.
-            streaming.looked_at = bytes;
+            streaming.estimated_bytes = bytes;
             let (kind, work_size, ..) = preview(&self.scanner, &self.input.buffer);
-            streaming.admission.correct(kind, work_size);
+            streaming.admission.correct_estimate(kind, work_size);
         }
+
         if streaming.admission.resize(bytes) {
             self.wait(Reading::On).await
-        } else if streaming.admission.waits() {
+        } else if streaming.admission.is_waiting() {
             // The memory quota of the principal is used up. Reading continues after the message is
             // admitted.
             self.wait(Reading::Paused { until: None }).await
@@ -86,10 +88,13 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         {
             return self.reject_streaming(failure, Class::default()).await;
         }
+
         let scheduler = &connection.engine.scheduler;
         let (kind, work_size, document) = preview(&self.scanner, &self.input.buffer);
         let class = Class::of_cost(scheduler.estimate(kind, work_size));
-        let (mut in_flight, mut cancel, mut deadline) = (None, None, None);
+        let mut in_flight = None;
+        let mut cancel = None;
+        let mut deadline = None;
         if let Some((msgid, deadline_ms)) = document {
             if let Some(until) = self.backoff.until(class) {
                 return self.wait(Reading::Paused { until: Some(until) }).await;
@@ -106,21 +111,21 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             }
             cancel = match connection.cancel_tokens.issue(msgid) {
                 Some(cancel) => Some(cancel),
-                None => return Err(connection.expel_for_msgid().await),
+                None => return Err(connection.disconnect_for_msgid().await),
             };
             // The deadline counts from the last byte. Reading has a separate limit.
             deadline = Some((Instant::now() + connection.engine.deadline(deadline_ms)).into_std());
         }
-        let (principal, since) = (&connection.principal, std::time::Instant::now());
+
         let has_waited = self
-            .message_began
-            .is_some_and(|began| self.backoff.take_ended(began.at));
+            .message_started
+            .is_some_and(|start| self.backoff.take_ended(start.at));
         let offer = AdmissionRequest {
-            principal,
+            principal: &connection.principal,
             kind,
             work_size,
             bytes,
-            since,
+            since: std::time::Instant::now(),
             deadline,
             has_body: false,
             has_waited,
@@ -131,13 +136,13 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                     admission,
                     cancel,
                     in_flight,
-                    looked_at: bytes,
+                    estimated_bytes: bytes,
                 });
                 Ok(())
             }
-            Err(refusal) => {
+            Err(rejection) => {
                 drop(cancel);
-                self.reject_streaming(RequestFailure::Overloaded(refusal), class)
+                self.reject_streaming(RequestFailure::Overloaded(rejection), class)
                     .await
             }
         }
@@ -149,42 +154,41 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         failure: RequestFailure,
         class: Class,
     ) -> Result<(), End> {
-        if let RequestFailure::Overloaded(refusal) = &failure {
-            self.backoff.after(refusal, class);
+        if let RequestFailure::Overloaded(rejection) = &failure {
+            self.backoff.after(rejection, class);
         }
-        let head = self.scanner.head();
+        let header = self.scanner.header();
         let disposition = self.scanner.skip_rest();
-        self.reject_incomplete(head, &failure, disposition).await
+        self.reject_incomplete(header, &failure, disposition).await
     }
 
     /// Rejects an incomplete message. A notification gets no response, but counts as a rejected
     /// request.
     pub(super) async fn reject_incomplete(
         &mut self,
-        head: Option<MessageHeader>,
+        header: Option<MessageHeader>,
         failure: &RequestFailure,
         disposition: Disposition,
     ) -> Result<(), End> {
-        let own = self
+        let has_token = self
             .streaming
             .take()
             .is_some_and(|streaming| streaming.cancel.is_some());
         let connection = &self.connection;
-        match head.and_then(|head| head.response_id()) {
-            Some(msgid) if !own && connection.cancel_tokens.contains(msgid) => {
-                return Err(connection.expel_for_msgid().await);
+
+        match header.and_then(|header| header.response_id()) {
+            Some(msgid) if !has_token && connection.cancel_tokens.contains(msgid) => {
+                return Err(connection.disconnect_for_msgid().await);
             }
             Some(msgid) => {
-                let (method, bytes, arrived) =
-                    (method_label(head), self.input.buffer.len(), Instant::now());
-                let call = RejectedRequest {
+                let rejected = RejectedRequest {
                     msgid,
-                    method,
+                    method: method_label(header),
                     options: None,
-                    bytes,
-                    arrived,
+                    bytes: self.input.buffer.len(),
+                    arrived: Instant::now(),
                 };
-                connection.reject(&call, failure).await;
+                connection.reject(&rejected, failure).await;
             }
             None => {
                 connection.state.pace.rejected(Instant::now());
@@ -195,8 +199,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 }
             }
         }
+
         if disposition == Disposition::Close {
-            Err(End::Expelled)
+            Err(End::Disconnected)
         } else {
             Ok(())
         }
@@ -214,7 +219,7 @@ fn preview(
         return (kind, work_size, None);
     };
     let (kind, work_size) = operations::preview(&request_preview, scanner.bytes_at_least());
-    let msgid = scanner.head().and_then(|head| head.response_id());
+    let msgid = scanner.header().and_then(|header| header.response_id());
     (
         kind,
         work_size,
@@ -222,8 +227,8 @@ fn preview(
     )
 }
 
-fn method_label(head: Option<MessageHeader>) -> MethodLabel {
-    match head {
+fn method_label(header: Option<MessageHeader>) -> MethodLabel {
+    match header {
         Some(MessageHeader::Request {
             method: Some(method),
             ..

@@ -10,7 +10,9 @@ use tokio::task::JoinSet;
 use super::{AGREE, add, group, next};
 use crate::tests::{LONG, options, shared};
 use crate::{PostgresOptions, PostgresStore, PostgresTls};
-use sealwire_store::suite::objects::{fresh, id, object, scanned, term, unique, view, write};
+use sealwire_store::contract_tests::objects::{
+    fresh, id, object, scanned, term, unique, view, write,
+};
 use sealwire_store::{
     MapId, ObjectConflict, ObjectGroup, ObjectRow, ObjectStore, ObjectWrite, ObjectsWritten,
     Reseal, StoreError,
@@ -488,9 +490,15 @@ async fn a_holder_that_changes_meanwhile_is_not_overwritten() {
             ..unique(1, &[(1, 1), (1, 2)])
         };
         assert_eq!(write(&store, 1, map, vec![add(&held)]).await, Done);
-        let session = other.shared.slow.call(true).session().await.unwrap();
+        let session = other
+            .shared
+            .slow
+            .start_query(true)
+            .next_session()
+            .await
+            .unwrap();
         session
-            .batch("BEGIN; SELECT 1 FROM sealwire.objects FOR UPDATE")
+            .batch_execute("BEGIN; SELECT 1 FROM sealwire.objects FOR UPDATE")
             .await
             .unwrap();
         let taker = store.clone();
@@ -505,8 +513,8 @@ async fn a_holder_that_changes_meanwhile_is_not_overwritten() {
                 "the transaction does not come to the holder"
             );
         }
-        session.batch(&change).await.unwrap();
-        session.batch("COMMIT").await.unwrap();
+        session.batch_execute(&change).await.unwrap();
+        session.batch_execute("COMMIT").await.unwrap();
         assert_eq!(taking.await.unwrap(), expected, "{change}");
         let found = scanned(&store, map)
             .await

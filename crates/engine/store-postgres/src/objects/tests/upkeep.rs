@@ -5,7 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::{AGREE, add, next};
 use crate::PostgresStore;
 use crate::tests::{open, options, shared};
-use sealwire_store::suite::objects::{fresh, id, object, scanned, term, unique, view, write};
+use sealwire_store::contract_tests::objects::{
+    fresh, id, object, scanned, term, unique, view, write,
+};
 use sealwire_store::{
     Clause, Filter, MapId, ObjectConflict, ObjectId, ObjectRow, ObjectStore, ObjectWrite,
     ObjectsWritten, SECONDS_MAX, Sweep,
@@ -88,7 +90,7 @@ async fn a_clock_that_is_ahead_sweeps_no_object_early() {
 
 /// Pages are chosen by time if few objects are due, and by a walk otherwise.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_due_object_is_swept_however_many_are_due() {
+async fn sweeps_find_all_due_objects() {
     let database = shared().database().unwrap();
     let store = PostgresStore::connect(options(shared(), database.socket_url()))
         .await

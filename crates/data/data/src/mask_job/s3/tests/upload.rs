@@ -27,7 +27,7 @@ const ABORT: &str = "DELETE /lake/in.parquet?uploadId=u1";
 /// Writes a small object. The requests are HEAD, creation, part, HEAD, completion, and from number
 /// 5 the requests that follow the completion.
 fn uploaded_small(object: &S3Object, replace: bool) -> Result<(), JobError> {
-    let mut upload = S3Upload::begin(object, replace, &JobStop::default())?;
+    let mut upload = S3Upload::start(object, replace, &JobStop::default())?;
     upload.write(b"small")?;
     upload.finish()
 }
@@ -41,7 +41,7 @@ fn head(marker: Option<&str>, length: usize) -> Vec<u8> {
 }
 
 fn uploaded(script: &Script, replace: bool) -> Result<(), JobError> {
-    let mut upload = S3Upload::begin(&script.object(), replace, &JobStop::default())?;
+    let mut upload = S3Upload::start(&script.object(), replace, &JobStop::default())?;
     upload.write(&vec![7; (16 << 20) + 5])?;
     upload.finish()
 }
@@ -118,7 +118,7 @@ fn a_failed_upload_is_aborted() {
                 COMPLETE => response("200 OK", "", "<Error><Code>QuotaExceeded</Code></Error>"),
                 _ => stores(request, number),
             },
-            "not what the protocol of S3 describes",
+            "does not conform to the S3 protocol",
         ),
         // A store that neither shows whether the object exists, nor supports a conditional
         // completion.
@@ -143,7 +143,7 @@ fn a_failed_upload_is_aborted() {
     }
     // Drops the upload, also in a task that must not block.
     let script = Script::start(stores);
-    let upload = S3Upload::begin(&script.object(), false, &JobStop::default()).expect("begins");
+    let upload = S3Upload::start(&script.object(), false, &JobStop::default()).expect("begins");
     tokio::runtime::Builder::new_current_thread()
         .build()
         .expect("runtime")
@@ -176,8 +176,8 @@ fn an_abort_is_repeated() {
         };
         let script = Script::start_with(later, stores);
         let upload =
-            S3Upload::begin(&script.impatient(), true, &JobStop::default()).expect("begins");
-        let error = upload.abandon(JobError::Stopped);
+            S3Upload::start(&script.impatient(), true, &JobStop::default()).expect("begins");
+        let error = upload.discard(JobError::Stopped);
         assert!(matches!(error, JobError::Stopped), "{error}");
         assert!(
             script
@@ -195,8 +195,8 @@ fn an_abort_is_repeated() {
             stores(request, number)
         }
     });
-    let upload = S3Upload::begin(&script.object(), true, &JobStop::default()).expect("begins");
-    let error = check_secrets(&upload.abandon(JobError::Stopped));
+    let upload = S3Upload::start(&script.object(), true, &JobStop::default()).expect("begins");
+    let error = check_secrets(&upload.discard(JobError::Stopped));
     assert!(error.contains("the parts of the upload u1"), "{error}");
     assert_eq!(script.seen().len(), 1 + RETRIES_MAX + 1);
 }
@@ -217,7 +217,7 @@ fn the_name_of_an_upload_is_no_text_of_the_store() {
     let script = Script::start(hostile);
     let error = check_secrets(&uploaded(&script, false).expect_err("fails"));
     assert!(
-        error.contains("named the upload by what is no name"),
+        error.contains("returned an invalid id for the upload"),
         "{error}"
     );
 }
@@ -307,7 +307,7 @@ fn a_failed_completion_tells_whose_object_is_there() {
             "garbage, nothing",
             garbage,
             nothing,
-            Err(("not what the protocol", unknown)),
+            Err(("does not conform", unknown)),
         ),
         ("no HTTP, ours", |_| b"hello\r\n\r\n".to_vec(), ours, Ok(())),
         (
@@ -338,7 +338,8 @@ fn a_failed_completion_tells_whose_object_is_there() {
         ("refused", refused, ours, Err(("access denied", KNOWN))),
     ];
     for (name, complete, look, expected) in cases {
-        let (complete, look) = (*complete, *look);
+        let complete = *complete;
+        let look = *look;
         let script = Script::start(move |request: &str, number: usize| match request {
             COMPLETE => complete(number),
             _ if request.starts_with("HEAD") && number > 4 => look(number),
@@ -436,16 +437,16 @@ fn stopped_at(
     let asked = stop.clone();
     let later = move |request: &str, number: usize| {
         if request.starts_with(at) {
-            asked.ask();
+            asked.request();
         }
         respond(request, number)
     };
     let script = Script::start_with(later, stores);
     let upload = || {
-        let mut upload = S3Upload::begin(&script.object(), true, stop)?;
+        let mut upload = S3Upload::start(&script.object(), true, stop)?;
         match upload.write(b"small") {
             Ok(()) => upload.finish(),
-            Err(error) => Err(upload.abandon(error)),
+            Err(error) => Err(upload.discard(error)),
         }
     };
     let outcome = upload();
@@ -457,11 +458,11 @@ fn a_stalled_creation_tells_what_can_remain() {
     let stop = JobStop::with_timeout(Duration::from_millis(500));
     let asked = stop.clone();
     let hangs = move |_: &str, _: usize| {
-        asked.ask();
+        asked.request();
         HANG.to_vec()
     };
     let script = Script::start_with(stores, hangs);
-    let error = S3Upload::begin(&script.object(), true, &stop)
+    let error = S3Upload::start(&script.object(), true, &stop)
         .err()
         .expect("is stopped");
     let text = check_secrets(&error);
@@ -471,7 +472,7 @@ fn a_stalled_creation_tells_what_can_remain() {
         "{text}"
     );
     // A stopped job starts no upload.
-    let error = S3Upload::begin(&script.object(), true, &stop)
+    let error = S3Upload::start(&script.object(), true, &stop)
         .err()
         .expect("is stopped");
     assert!(

@@ -2,22 +2,22 @@
 
 use super::open;
 use crate::PostgresStore;
-use sealwire_store::suite::tokens::{fresh, id, printed, row, scanned, write};
+use sealwire_store::contract_tests::tokens::{fresh, id, printed, row, scanned, write};
 use sealwire_store::{MapId, Row, Written};
 
 /// Writes enough new fingerprints that the next ones are predicted to be new.
-async fn believed(store: &PostgresStore, map: MapId, from: u128) {
+async fn write_until_new_rows_are_predicted(store: &PostgresStore, map: MapId, from: u128) {
     for n in from..from + 32 {
         assert_eq!(
             write(store, 10, map, &[printed(n, n)]).await,
             Written::Done(vec![None])
         );
     }
-    assert!(store.shared.news.expected());
+    assert!(store.shared.new_row_predictor.predicts_new_rows());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_there_is_found_all_the_same() {
+async fn existing_rows_are_found_despite_the_prediction() {
     let store = open(false).await;
     let expired = |n| Row {
         expires: Some(5),
@@ -59,7 +59,7 @@ async fn what_is_there_is_found_all_the_same() {
             write(&store, 1, map, &[expired(100)]).await,
             Written::Done(vec![None])
         );
-        believed(&store, map, 0).await;
+        write_until_new_rows_are_predicted(&store, map, 0).await;
         assert_eq!(write(&store, 10, map, &rows).await, told, "{rows:?}");
         let found: Vec<_> = scanned(&store, map)
             .await
@@ -76,18 +76,18 @@ async fn what_is_there_is_found_all_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_is_known_ends_the_belief_and_keys_alone_say_nothing() {
+async fn prediction_ends_at_a_known_fingerprint_and_ignores_rows_without_one() {
     let store = open(false).await;
     let map = fresh();
     for n in 0..40 {
         write(&store, 10, map, &[row(1_000 + n)]).await;
     }
-    assert!(!store.shared.news.expected());
-    believed(&store, map, 0).await;
+    assert!(!store.shared.new_row_predictor.predicts_new_rows());
+    write_until_new_rows_are_predicted(&store, map, 0).await;
     write(&store, 10, map, &[printed(500, 1)]).await;
-    assert!(!store.shared.news.expected());
+    assert!(!store.shared.new_row_predictor.predicts_new_rows());
     for n in 100..130 {
         write(&store, 10, map, &[printed(n, n), printed(500, 1)]).await;
     }
-    assert!(!store.shared.news.expected());
+    assert!(!store.shared.new_row_predictor.predicts_new_rows());
 }

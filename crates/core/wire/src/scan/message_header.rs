@@ -46,7 +46,7 @@ impl Scanner {
                 if request {
                     self.stage = Stage::Method { msgid: Some(msgid) };
                 } else {
-                    self.head = Some(MessageHeader::Response { msgid });
+                    self.header = Some(MessageHeader::Response { msgid });
                     self.stage = Stage::Body;
                 }
             }
@@ -73,7 +73,7 @@ impl Scanner {
         } else {
             &[]
         };
-        self.head = Some(match msgid {
+        self.header = Some(match msgid {
             Some(msgid) => {
                 let method =
                     Method::from_name(name).filter(|method| self.methods.contains(*method));
@@ -83,7 +83,7 @@ impl Scanner {
                 notice: Notification::from_name(name),
             },
         });
-        self.stage = match self.head {
+        self.stage = match self.header {
             Some(MessageHeader::Request {
                 method: Some(method),
                 ..

@@ -1,7 +1,7 @@
 //! Tests of existing objects: lists, sweeps and the maps that have objects.
 
 use super::*;
-use crate::suite::sweeps;
+use crate::contract_tests::sweeps;
 
 pub async fn all(store: &dyn ObjectStore) {
     lists_are_filtered_and_in_pages(store).await;

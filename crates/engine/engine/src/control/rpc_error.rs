@@ -9,7 +9,7 @@ use sealwire_telemetry::LogThrottle;
 const RETRY_MS: u32 = 1_000;
 
 /// Converts a store's error for operators, who may see the whole text. The text contains no secret.
-pub fn of(error: StoreError) -> RpcError {
+pub fn store_error(error: StoreError) -> RpcError {
     let code = match &error {
         StoreError::Exists { .. }
         | StoreError::CollectionExists { .. }
@@ -39,22 +39,22 @@ pub fn of(error: StoreError) -> RpcError {
         | StoreError::Crypto(_) => {
             static THROTTLE: LogThrottle = LogThrottle::new();
             if let Some(suppressed) = THROTTLE.record(std::time::Instant::now()) {
-                tracing::error!(%error, suppressed, "a control call failed");
+                tracing::error!(%error, suppressed, "a control request failed");
             }
             ErrorCode::Internal
         }
     };
-    let passes = matches!(
+
+    let is_temporary = matches!(
         error,
         StoreError::Conflict { .. } | StoreError::NotServed { .. }
     ) || code == ErrorCode::Unavailable;
-    let pause = passes.then_some(RETRY_MS);
-    let mut answer = RpcError::new(code, error.to_string());
-    answer.retry_after_ms = pause;
-    answer
+    let mut response = RpcError::new(code, error.to_string());
+    response.retry_after_ms = is_temporary.then_some(RETRY_MS);
+    response
 }
 
 /// Creates the error for an invalid parameter.
-pub(crate) fn bad(message: impl std::fmt::Display) -> RpcError {
+pub(crate) fn invalid_param(message: impl std::fmt::Display) -> RpcError {
     RpcError::new(ErrorCode::BadRequest, message.to_string())
 }

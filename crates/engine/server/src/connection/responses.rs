@@ -15,7 +15,7 @@ use sealwire_engine::jobs::scheduler::AdmissionPermit;
 const BATCH_BYTES: usize = 16 << 10;
 /// Minimum average rate at which a peer must read a response, in bytes per second. A message must
 /// arrive at about the same rate. A slower peer would occupy the memory of the response for days.
-const REPLY_BYTES_PER_S_MIN: u64 = 1 << 20;
+const RESPONSE_BYTES_PER_S_MIN: u64 = 1 << 20;
 
 /// A response for the writer, and the permits that are released after it is written.
 pub(super) struct Outgoing {
@@ -26,7 +26,7 @@ pub(super) struct Outgoing {
 
 /// Writes responses in the order of the queue. Combines small responses, and flushes when the queue
 /// is empty.
-pub(super) async fn write_replies(
+pub(super) async fn write_responses(
     mut write: impl AsyncWrite + Unpin,
     mut outgoing: mpsc::Receiver<Outgoing>,
     stall: Duration,
@@ -34,21 +34,21 @@ pub(super) async fn write_replies(
 ) -> io::Result<()> {
     let mut slice = NetworkSlice::default();
     let mut batch = Vec::with_capacity(BATCH_BYTES);
-    let mut held = Vec::new();
+    let mut batched = Vec::new();
     while let Some(first) = outgoing.recv().await {
         let mut next = Some(first);
-        while let Some(reply) = next {
-            count(reply.bytes.len() as u64);
-            if batch.len() + reply.bytes.len() > BATCH_BYTES {
+        while let Some(response) = next {
+            count(response.bytes.len() as u64);
+            if batch.len() + response.bytes.len() > BATCH_BYTES {
                 write_all(&mut write, &batch, stall, &mut slice).await?;
                 batch.clear();
-                held.clear();
+                batched.clear();
             }
-            if reply.bytes.len() > BATCH_BYTES {
-                write_all(&mut write, &reply.bytes, stall, &mut slice).await?;
+            if response.bytes.len() > BATCH_BYTES {
+                write_all(&mut write, &response.bytes, stall, &mut slice).await?;
             } else {
-                batch.extend_from_slice(&reply.bytes);
-                held.push(reply);
+                batch.extend_from_slice(&response.bytes);
+                batched.push(response);
             }
             slice.count_unit(0).await;
             next = outgoing.try_recv().ok();
@@ -56,7 +56,7 @@ pub(super) async fn write_replies(
         write_all(&mut write, &batch, stall, &mut slice).await?;
         timeout(stall, write.flush()).await??;
         batch.clear();
-        held.clear();
+        batched.clear();
     }
     timeout(stall, write.shutdown()).await?
 }
@@ -69,20 +69,20 @@ async fn write_all(
     stall: Duration,
     slice: &mut NetworkSlice,
 ) -> io::Result<()> {
-    let patience = stall + Duration::from_secs(bytes.len() as u64 / REPLY_BYTES_PER_S_MIN);
+    let time_limit = stall + Duration::from_secs(bytes.len() as u64 / RESPONSE_BYTES_PER_S_MIN);
     let all = async {
         while !bytes.is_empty() {
             match timeout(stall, write.write(&bytes[..bytes.len().min(PIECE_BYTES)])).await?? {
                 0 => return Err(io::ErrorKind::WriteZero.into()),
-                taken => {
-                    bytes = &bytes[taken..];
-                    slice.count_unit(taken).await;
+                written => {
+                    bytes = &bytes[written..];
+                    slice.count_unit(written).await;
                 }
             }
         }
         Ok(())
     };
-    timeout(patience, all).await?
+    timeout(time_limit, all).await?
 }
 
 #[cfg(test)]
@@ -92,16 +92,16 @@ mod tests {
 
     use super::*;
 
-    /// The peer reads one byte per second: it never stalls and never ends.
+    /// The peer reads one byte per second, so it never stalls completely.
     #[tokio::test(start_paused = true)]
-    async fn a_reply_that_is_taken_too_slowly_is_given_up() {
+    async fn slow_reading_of_a_response_times_out() {
         let (mut ours, mut theirs) = tokio::io::duplex(1);
         let reader = tokio::spawn(async move {
             while theirs.read_u8().await.is_ok() {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         });
-        let begun = Instant::now();
+        let started = Instant::now();
         let written = write_all(
             &mut ours,
             &[0; 5 << 20],
@@ -113,7 +113,7 @@ mod tests {
             written.map_err(|error| error.kind()),
             Err(io::ErrorKind::TimedOut)
         );
-        assert_eq!(begun.elapsed().as_secs(), 15, "10 s and one for each MiB");
+        assert_eq!(started.elapsed().as_secs(), 15, "10 s, plus one per MiB");
         drop(ours);
         reader.await.unwrap();
     }

@@ -1,7 +1,7 @@
 //! Tests of existing rows: delete, expire, list, archive, prune and copy.
 
 use super::*;
-use crate::suite::sweeps;
+use crate::contract_tests::sweeps;
 use crate::{Filter, Page, Sweep};
 
 pub async fn all(store: &dyn TokenStore) {

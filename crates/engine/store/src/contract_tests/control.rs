@@ -40,7 +40,7 @@ macro_rules! control_promises {
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $promise() {
                     let (store, _held) = super::$open().await;
-                    $crate::suite::control::$promise(store).await;
+                    $crate::contract_tests::control::$promise(store).await;
                 }
             )+
         }

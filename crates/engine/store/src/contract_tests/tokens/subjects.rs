@@ -4,7 +4,7 @@
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::suite::objects;
+use crate::contract_tests::objects;
 use crate::{ObjectGroup, ObjectRow, ObjectStore, ObjectsWritten, Page, SubjectClaim, SubjectId};
 
 const ONE: SubjectId = SubjectId([1; 16]);

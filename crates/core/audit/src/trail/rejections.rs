@@ -27,10 +27,10 @@ const SEVERAL: &str = "*";
 /// Counts of rejected requests that are not recorded yet. The constants above limit memory to about
 /// 20 KiB per principal.
 #[derive(Debug, Default)]
-pub(super) struct Refusals {
+pub(super) struct RejectionCounts {
     principals: HashMap<Box<str>, Principal>,
     /// Start time of the oldest unrecorded count.
-    begun: Option<Instant>,
+    started: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -52,6 +52,12 @@ struct Count {
     bytes_in: u64,
 }
 
+impl Count {
+    fn is_of(&self, method: &str, outcome: &str) -> bool {
+        *self.method == *method && *self.outcome == *outcome
+    }
+}
+
 impl Principal {
     fn new(kind: &str, now: Instant) -> Self {
         Self {
@@ -69,7 +75,7 @@ impl Principal {
             .unwrap_or(u32::MAX)
             .min(SINGLE_MAX - self.left);
         self.left += more;
-        // A full allowance does not grow further.
+        // A full burst does not grow further.
         self.refilled = if self.left == SINGLE_MAX {
             now
         } else {
@@ -77,29 +83,28 @@ impl Principal {
         };
     }
 
-    fn count(&mut self, record: &Record<'_>, at: Timestamp) {
-        let is = |count: &Count, method: &str, outcome: &str| {
-            *count.method == *method && *count.outcome == *outcome
-        };
+    fn add_to_counts(&mut self, record: &Record<'_>, at: Timestamp) {
         let known = self
             .counts
             .iter()
-            .position(|count| is(count, record.method, record.outcome));
+            .position(|count| count.is_of(record.method, record.outcome));
         let (method, outcome) = match known {
             None if self.counts.len() >= COUNTS_MAX => (SEVERAL, SEVERAL),
             _ => (record.method, record.outcome),
         };
+
         if let Some(count) = self
             .counts
             .iter_mut()
-            .find(|count| is(count, method, outcome))
+            .find(|count| count.is_of(method, outcome))
         {
             count.count += 1;
             count.last = at;
             count.bytes_in = count.bytes_in.saturating_add(record.bytes_in);
             return;
         }
-        let (method, outcome) = (method.into(), outcome.into());
+        let method = method.into();
+        let outcome = outcome.into();
         self.counts.push(Count {
             method,
             outcome,
@@ -111,10 +116,10 @@ impl Principal {
     }
 }
 
-impl Refusals {
+impl RejectionCounts {
     /// Handles a rejected request. Returns true if it should be recorded individually; otherwise
     /// the request is counted. While space is `short`, all requests are counted.
-    pub(super) fn take(
+    pub(super) fn admit(
         &mut self,
         record: &Record<'_>,
         short: bool,
@@ -132,27 +137,38 @@ impl Refusals {
             self.principals
                 .insert(name.into(), Principal::new(kind, now));
         }
+
         let Some(principal) = self.principals.get_mut(name) else {
             return true;
         };
+
         principal.refill(now);
         if principal.left > 0 && !short {
             principal.left -= 1;
             return true;
         }
-        principal.count(record, at);
-        self.begun.get_or_insert(now);
+
+        principal.add_to_counts(record, at);
+        self.started.get_or_insert(now);
         false
     }
 
     /// Emits all counts if the window has passed, or immediately if `end`. Then removes principals
-    /// whose allowance is full again.
-    pub(super) fn settle(&mut self, end: bool, now: Instant, mut each: impl FnMut(&Event<'_>)) {
-        let has_passed = |begun: Instant| now.saturating_duration_since(begun) >= WINDOW;
-        if !end && !self.begun.is_some_and(has_passed) {
+    /// whose burst is full again.
+    pub(super) fn flush_counts(
+        &mut self,
+        end: bool,
+        now: Instant,
+        mut each: impl FnMut(&Event<'_>),
+    ) {
+        if !end
+            && self
+                .started
+                .is_none_or(|started| now.saturating_duration_since(started) < WINDOW)
+        {
             return;
         }
-        self.begun = None;
+        self.started = None;
         self.principals.retain(|name, principal| {
             for Count {
                 method,
@@ -163,8 +179,9 @@ impl Refusals {
                 bytes_in,
             } in principal.counts.drain(..)
             {
-                let (count, first, last, kind) = (count, first, last, &*principal.kind);
-                let (method, outcome) = (&*method, &*outcome);
+                let kind = &*principal.kind;
+                let method = &*method;
+                let outcome = &*outcome;
                 each(&Event::Refused {
                     principal: name,
                     kind,
@@ -186,7 +203,7 @@ impl Refusals {
 mod tests {
     use super::*;
 
-    fn refusal<'a>(principal: &'a str, method: &'a str, outcome: &'a str) -> Record<'a> {
+    fn rejection<'a>(principal: &'a str, method: &'a str, outcome: &'a str) -> Record<'a> {
         Record {
             principal,
             kind: "dns",
@@ -198,13 +215,13 @@ mod tests {
     }
 
     /// Returns all counts, as principal, method, outcome and count.
-    fn settled(
-        refusals: &mut Refusals,
+    fn flushed(
+        rejections: &mut RejectionCounts,
         end: bool,
         now: Instant,
     ) -> Vec<(String, String, String, u64)> {
         let mut all = Vec::new();
-        refusals.settle(end, now, |event| {
+        rejections.flush_counts(end, now, |event| {
             let Event::Refused {
                 principal,
                 method,
@@ -230,26 +247,26 @@ mod tests {
 
     #[test]
     fn a_flood_is_some_records_and_one_count_of_each_kind_in_a_window() {
-        let (mut refusals, begun) = (Refusals::default(), Instant::now());
-        let mut now = begun;
+        let (mut rejections, started) = (RejectionCounts::default(), Instant::now());
+        let mut now = started;
         let (mut singles, mut counts, mut counted) = (0_u64, 0, 0);
         // 10 minutes with 1,000 requests per second, of two kinds.
         for ms in 0..600_000_u64 {
-            now = begun + Duration::from_millis(ms);
+            now = started + Duration::from_millis(ms);
             let method = if ms % 2 == 0 { "unknown" } else { "decrypt" };
-            singles += u64::from(refusals.take(
-                &refusal("a", method, "forbidden"),
+            singles += u64::from(rejections.admit(
+                &rejection("a", method, "forbidden"),
                 false,
                 now,
                 Timestamp::now(),
             ));
             if ms % 1_000 == 999 {
-                for (_, _, _, count) in settled(&mut refusals, false, now) {
+                for (_, _, _, count) in flushed(&mut rejections, false, now) {
                     (counts, counted) = (counts + 1, counted + count);
                 }
             }
         }
-        counted += settled(&mut refusals, true, now)
+        counted += flushed(&mut rejections, true, now)
             .iter()
             .map(|(_, _, _, count)| count)
             .sum::<u64>();
@@ -260,17 +277,17 @@ mod tests {
 
     #[test]
     fn kinds_and_principals_beyond_their_bounds_are_counted_as_one() {
-        let (mut refusals, now) = (Refusals::default(), Instant::now());
+        let (mut rejections, now) = (RejectionCounts::default(), Instant::now());
         let methods: Vec<_> = (0..100).map(|number| format!("m{number}")).collect();
         for method in &methods {
-            refusals.take(
-                &refusal("a", method, "forbidden"),
+            rejections.admit(
+                &rejection("a", method, "forbidden"),
                 true,
                 now,
                 Timestamp::now(),
             );
         }
-        let all = settled(&mut refusals, true, now);
+        let all = flushed(&mut rejections, true, now);
         assert_eq!(all.len(), COUNTS_MAX + 1);
         assert_eq!(
             all[0],
@@ -287,16 +304,16 @@ mod tests {
             .collect();
         for name in &names {
             for _ in 0..=SINGLE_MAX {
-                refusals.take(
-                    &refusal(name, "m", "forbidden"),
+                rejections.admit(
+                    &rejection(name, "m", "forbidden"),
                     false,
                     now,
                     Timestamp::now(),
                 );
             }
         }
-        assert_eq!(refusals.principals.len(), PRINCIPALS_MAX + 1);
-        let all = settled(&mut refusals, true, now);
+        assert_eq!(rejections.principals.len(), PRINCIPALS_MAX + 1);
+        let all = flushed(&mut rejections, true, now);
         // The principals beyond the limit share one entry, so only their first requests were
         // recorded individually.
         let beyond = (PRINCIPALS_MAX * (SINGLE_MAX as usize + 1) - SINGLE_MAX as usize) as u64;
@@ -305,10 +322,10 @@ mod tests {
 
     #[test]
     fn a_principal_that_rests_is_forgotten_and_begins_anew() {
-        let (mut refusals, begun) = (Refusals::default(), Instant::now());
-        let take = |refusals: &mut Refusals, short, now| {
-            refusals.take(
-                &refusal("a", "m", "forbidden"),
+        let (mut rejections, started) = (RejectionCounts::default(), Instant::now());
+        let take = |rejections: &mut RejectionCounts, short, now| {
+            rejections.admit(
+                &rejection("a", "m", "forbidden"),
                 short,
                 now,
                 Timestamp::now(),
@@ -316,32 +333,32 @@ mod tests {
         };
         assert!(
             (0..30)
-                .filter(|_| take(&mut refusals, false, begun))
+                .filter(|_| take(&mut rejections, false, started))
                 .count()
                 == SINGLE_MAX as usize
         );
         assert!(
-            settled(
-                &mut refusals,
+            flushed(
+                &mut rejections,
                 false,
-                begun + WINDOW - Duration::from_millis(1)
+                started + WINDOW - Duration::from_millis(1)
             )
             .is_empty()
         );
-        assert_eq!(settled(&mut refusals, false, begun + WINDOW).len(), 1);
-        assert_eq!(refusals.principals.len(), 1);
+        assert_eq!(flushed(&mut rejections, false, started + WINDOW).len(), 1);
+        assert_eq!(rejections.principals.len(), 1);
         // Six more individual records after a minute, all twenty after 200 s.
         assert_eq!(
             (0..30)
-                .filter(|_| take(&mut refusals, false, begun + WINDOW))
+                .filter(|_| take(&mut rejections, false, started + WINDOW))
                 .count(),
             6
         );
-        let later = begun + WINDOW + SINGLE_EVERY * SINGLE_MAX;
-        assert_eq!(settled(&mut refusals, false, later).len(), 1);
-        assert!(refusals.principals.is_empty());
+        let later = started + WINDOW + SINGLE_EVERY * SINGLE_MAX;
+        assert_eq!(flushed(&mut rejections, false, later).len(), 1);
+        assert!(rejections.principals.is_empty());
         // All requests are counted if space is short.
-        assert!((0..30).all(|_| !take(&mut refusals, true, later)));
-        assert_eq!(settled(&mut refusals, true, later)[0].3, 30);
+        assert!((0..30).all(|_| !take(&mut rejections, true, later)));
+        assert_eq!(flushed(&mut rejections, true, later)[0].3, 30);
     }
 }

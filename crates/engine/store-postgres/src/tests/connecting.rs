@@ -18,7 +18,7 @@ async fn refusal(options: PostgresOptions) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_schema_of_others_comes_before_the_servers_own() {
+async fn server_schema_precedes_other_schemas() {
     let server = shared();
     let database = server.database().unwrap();
     let store = PostgresStore::connect(options(server, database.socket_url()))
@@ -39,7 +39,7 @@ async fn no_schema_of_others_comes_before_the_servers_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_cannot_connect_is_told_what_to_do() {
+async fn connection_errors_contain_advice() {
     let server = shared();
     let database = server.database().unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -166,7 +166,7 @@ async fn who_cannot_connect_is_told_what_to_do() {
                 url: database.tls_url().replace("localhost", "0.0.0.0"),
                 ..base.clone()
             },
-            "name the host in postgres.url as the server's certificate does",
+            "use a host name of the server's certificate in postgres.url",
         ),
         (
             "no such user",
@@ -182,7 +182,7 @@ async fn who_cannot_connect_is_told_what_to_do() {
                 url: database.tls_url().replace(name, "nothing"),
                 ..base.clone()
             },
-            "create it",
+            "create the database",
         ),
     ];
     for (case, options, expected) in cases {
@@ -202,16 +202,16 @@ async fn who_cannot_connect_is_told_what_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn plain_text_is_never_a_fallback() {
+async fn tls_never_falls_back_to_plain_text() {
     let server = Postgres::start(unsynced().set("ssl", "off")).unwrap();
     let database = server.database().unwrap();
     let found = refusal(options(&server, database.tls_url())).await;
-    assert!(found.contains("turn ssl on"), "{found}");
+    assert!(found.contains("enable ssl"), "{found}");
     assert_eq!(refusal(options(&server, database.socket_url())).await, "");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_there_is_told() {
+async fn connection_errors_name_unreachable_addresses() {
     let server = shared();
     let proxy = sealwire_testkit::Proxy::start(server.port()).unwrap();
     proxy.black_hole(true);
@@ -260,7 +260,7 @@ async fn nobody_there_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_acknowledged_is_on_the_disk_whatever_the_servers_default() {
+async fn commits_are_durable_for_every_default_of_the_server() {
     let server = shared();
     let database = server.database().unwrap();
     for (default, expected) in [("off", "on"), ("local", "local"), ("on", "on")] {
@@ -279,17 +279,17 @@ async fn what_is_acknowledged_is_on_the_disk_whatever_the_servers_default() {
 
 async fn synchronous_commit(store: &PostgresStore) -> String {
     static SHOW: &str = "SHOW synchronous_commit";
-    let lane = store
+    let connection = store
         .shared
         .writers
-        .take(tokio::time::Instant::now() + LONG)
+        .lease(tokio::time::Instant::now() + LONG)
         .await
         .unwrap();
-    store.query(&lane, true, SHOW, &[]).await.unwrap()[0].get(0)
+    store.query(&connection, true, SHOW, &[]).await.unwrap()[0].get(0)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_acknowledged_is_on_the_disk_whatever_becomes_of_the_servers_default() {
+async fn commits_stay_durable_when_the_server_changes_its_default() {
     let server = Postgres::start(unsynced()).unwrap();
     let database = server.database().unwrap();
     let store = PostgresStore::connect(options(&server, database.socket_url()))
