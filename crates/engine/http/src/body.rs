@@ -1,21 +1,18 @@
 //! Bodies of requests: reading within limits, and the forms that they can have.
 
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Body as _, Frame, Incoming, SizeHint};
+use hyper::body::{Body as _, Incoming};
 use sealwire_payload::json::JsonError;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use crate::problem::Problem;
-use crate::{BodyMemory, HttpOptions, memory_permits};
+use crate::{HttpOptions, Permits, memory_permits};
 
 /// Bytes of one permit for memory.
 pub(crate) const UNIT: usize = 1 << 10;
@@ -32,6 +29,9 @@ pub(crate) enum Encoding {
     /// One MessagePack value.
     MsgPack,
 }
+
+/// The body of a response.
+pub(crate) type ResponseBody = Full<Bytes>;
 
 /// The form of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,27 +52,49 @@ impl Form {
     /// Returns the form that the content type names. A body without a content type is JSON.
     ///
     /// # Errors
-    /// Another content type.
+    /// Another content type, more than one, or a compressed body.
     pub(crate) fn of(headers: &HeaderMap) -> Result<Self, Problem> {
-        let value = headers.get(CONTENT_TYPE);
-        let essence = value.map_or(Some(JSON), |value| {
-            Some(value.to_str().ok()?.split(';').next()?.trim())
-        });
-        let form = |encoding, is_request| Self {
-            encoding,
-            is_request,
+        if headers.contains_key(CONTENT_ENCODING) {
+            return Err(Problem::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "the body must have no content encoding",
+            ));
+        }
+        let mut values = headers.get_all(CONTENT_TYPE).iter();
+        let essence = match (values.next(), values.next()) {
+            (None, _) => Some(JSON),
+            (Some(value), None) => value
+                .to_str()
+                .ok()
+                .and_then(|text| text.split(';').next())
+                .map(str::trim),
+            _ => None,
         };
         match essence.map(str::to_ascii_lowercase).as_deref() {
-            Some(JSON) => Ok(form(Encoding::Json, false)),
-            Some(MSGPACK | "application/x-msgpack") => Ok(form(Encoding::MsgPack, false)),
-            Some(JSON_REQUEST) => Ok(form(Encoding::Json, true)),
-            Some(MSGPACK_REQUEST) => Ok(form(Encoding::MsgPack, true)),
+            Some(JSON) => Ok(Self::document(Encoding::Json)),
+            Some(MSGPACK | "application/x-msgpack") => Ok(Self::document(Encoding::MsgPack)),
+            Some(JSON_REQUEST) => Ok(Self::request(Encoding::Json)),
+            Some(MSGPACK_REQUEST) => Ok(Self::request(Encoding::MsgPack)),
             _ => Err(Problem::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 format!(
                     "the content type must be {JSON}, {MSGPACK}, {JSON_REQUEST} or {MSGPACK_REQUEST}"
                 ),
             )),
+        }
+    }
+
+    const fn document(encoding: Encoding) -> Self {
+        Self {
+            encoding,
+            is_request: false,
+        }
+    }
+
+    const fn request(encoding: Encoding) -> Self {
+        Self {
+            encoding,
+            is_request: true,
         }
     }
 }
@@ -99,7 +121,7 @@ impl Reservation {
     ///
     /// # Errors
     /// No memory is left for all clients or for this one.
-    pub(crate) fn grow(&mut self, bytes: usize, memory: &BodyMemory) -> Result<(), Problem> {
+    pub(crate) fn grow(&mut self, bytes: usize, memory: &Permits) -> Result<(), Problem> {
         let more = memory_permits(bytes) - memory_permits(self.bytes.min(bytes));
         let more = u32::try_from(more).unwrap_or(u32::MAX);
         // The client's own part comes first, so that a client beyond it takes nothing from others.
@@ -112,42 +134,35 @@ impl Reservation {
         self.bytes = self.bytes.max(bytes);
         Ok(())
     }
-}
 
-/// A response whose memory is released when it was sent.
-#[derive(Debug)]
-pub(crate) struct ResponseBody {
-    body: Full<Bytes>,
-    _memory: Reservation,
-}
-
-impl ResponseBody {
-    pub(crate) fn new(bytes: impl Into<Bytes>, memory: Reservation) -> Self {
-        Self {
-            body: Full::new(bytes.into()),
-            _memory: memory,
+    /// Adds memory for the result of an executed request, as far as memory is left. Such a result is
+    /// never rejected, because its client would repeat a change that was made.
+    pub(crate) fn add_available(&mut self, bytes: usize, memory: &Permits) {
+        for semaphore in [&memory.principal, &memory.all] {
+            let permits = memory_permits(bytes).min(semaphore.available_permits());
+            let permits = u32::try_from(permits).unwrap_or(u32::MAX);
+            if let Ok(permit) = Arc::clone(semaphore).try_acquire_many_owned(permits) {
+                self.permits.push(permit);
+            }
         }
     }
 }
 
-impl hyper::body::Body for ResponseBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+/// Returns the body of a response, which holds `memory` until its bytes were sent.
+pub(crate) fn response_body(bytes: Bytes, memory: impl Send + 'static) -> ResponseBody {
+    struct Held<M> {
+        bytes: Bytes,
+        _memory: M,
     }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+    impl<M> AsRef<[u8]> for Held<M> {
+        fn as_ref(&self) -> &[u8] {
+            &self.bytes
+        }
     }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+    Full::new(Bytes::from_owner(Held {
+        bytes,
+        _memory: memory,
+    }))
 }
 
 /// Reads a whole body within the limits of length, time and memory.
@@ -155,7 +170,7 @@ impl hyper::body::Body for ResponseBody {
 /// # Errors
 /// A body that is too long, too slow, cut, or for which no memory is left.
 pub(crate) async fn read(
-    mut body: Incoming,
+    body: &mut Incoming,
     options: &HttpOptions,
     memory: &mut Reservation,
 ) -> Result<Bytes, Problem> {
@@ -188,6 +203,25 @@ pub(crate) async fn read(
         .await
         .map_err(|_| Problem::new(StatusCode::REQUEST_TIMEOUT, "the body took too long"))??;
     Ok(bytes.freeze())
+}
+
+/// Reads and drops the rest of a body within limits. Beyond them, the connection or stream breaks.
+pub(crate) async fn discard(body: &mut Incoming, options: &HttpOptions) {
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if announced > options.discard_bytes_max {
+        return;
+    }
+    let discarding = async {
+        let mut discarded = 0;
+        while let Some(Ok(frame)) = body.frame().await {
+            discarded += frame.data_ref().map_or(0, Bytes::len);
+            if discarded > options.discard_bytes_max {
+                return;
+            }
+        }
+    };
+    // The response is due in any case.
+    let _ = timeout(options.body_time_max, discarding).await;
 }
 
 fn no_memory() -> Problem {

@@ -101,22 +101,16 @@ impl Params {
                 ))
             })?);
         }
-        let single = || match values[..] {
-            [value] => Ok(value.trim()),
-            _ => Err(Problem::bad_request(format!(
-                "header {header} must occur once"
-            ))),
-        };
 
         self.key(param.name);
         match param.types {
             "integer" | "integer or nil" => {
-                let number: u64 = single()?.parse().map_err(|_| {
+                let number: u64 = only_value(header, &values)?.parse().map_err(|_| {
                     Problem::bad_request(format!("header {header} must be {}", param.rule))
                 })?;
                 write::uint(&mut self.bytes, number);
             }
-            "boolean" => match single()? {
+            "boolean" => match only_value(header, &values)? {
                 "true" => write::bool(&mut self.bytes, true),
                 "false" => write::bool(&mut self.bytes, false),
                 _ => {
@@ -125,7 +119,9 @@ impl Params {
                     )));
                 }
             },
-            "string" | "string or binary" => write::str(&mut self.bytes, single()?),
+            "string" | "string or binary" => {
+                write::str(&mut self.bytes, only_value(header, &values)?)
+            }
             "array of strings" => {
                 let mut items = Vec::new();
                 for value in values {
@@ -154,7 +150,6 @@ impl Params {
     /// # Errors
     /// A document that is no object, or an entry for the app, which stands in the path.
     pub(crate) fn add_object<'a>(&mut self, object: &'a [u8]) -> Result<Option<&'a [u8]>, Problem> {
-        let not_an_object = || Problem::bad_request("the body must be an object of parameters");
         let mut reader = TokenReader::new(object);
         let Ok(Token::Map(len)) = reader.token() else {
             return Err(not_an_object());
@@ -178,6 +173,20 @@ impl Params {
         }
         Ok(payload)
     }
+}
+
+/// Returns the value of a header that must occur once.
+fn only_value<'a>(header: &str, values: &[&'a str]) -> Result<&'a str, Problem> {
+    match values {
+        [value] => Ok(value.trim()),
+        _ => Err(Problem::bad_request(format!(
+            "header {header} must occur once"
+        ))),
+    }
+}
+
+fn not_an_object() -> Problem {
+    Problem::bad_request("the body must be an object of parameters")
 }
 
 /// Lists the headers of a method.

@@ -1,11 +1,11 @@
 //! Errors as problem documents (RFC 9457).
 
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use sealwire_wire::{DetailValue, ErrorCode, RpcError};
 use serde_json::{Map, Value, json};
 
-use crate::body::{Reservation, ResponseBody};
+use crate::body::ResponseBody;
 
 /// Media type of a problem document.
 pub(crate) const PROBLEM: &str = "application/problem+json";
@@ -32,8 +32,10 @@ pub(crate) const fn status_of(code: ErrorCode) -> StatusCode {
 pub(crate) struct Problem {
     pub(crate) status: StatusCode,
     pub(crate) error: RpcError,
-    /// A header that the status requires, such as `Allow`.
-    pub(crate) header: Option<(http::HeaderName, HeaderValue)>,
+    /// True if the request was invalid before it reached the engine.
+    pub(crate) is_fault_of_sender: bool,
+    /// The `Allow` header of a wrong verb.
+    pub(crate) allowed: Option<&'static str>,
 }
 
 impl From<RpcError> for Problem {
@@ -41,7 +43,8 @@ impl From<RpcError> for Problem {
         Self {
             status: status_of(error.code),
             error,
-            header: None,
+            is_fault_of_sender: false,
+            allowed: None,
         }
     }
 }
@@ -62,7 +65,8 @@ impl Problem {
         Self {
             status,
             error: RpcError::new(code, detail),
-            header: None,
+            is_fault_of_sender: code != ErrorCode::Overloaded,
+            allowed: None,
         }
     }
 
@@ -71,10 +75,15 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    /// Adds a header.
-    pub(crate) fn with_header(mut self, name: http::HeaderName, value: &'static str) -> Self {
-        self.header = Some((name, HeaderValue::from_static(value)));
-        self
+    /// Creates the problem of a verb that a path does not have.
+    pub(crate) fn wrong_verb(allowed: &'static str) -> Self {
+        Self {
+            allowed: Some(allowed),
+            ..Self::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                format!("this path has {allowed} only"),
+            )
+        }
     }
 
     /// Returns the response. The members of the document besides those of RFC 9457 are `code`,
@@ -83,7 +92,8 @@ impl Problem {
         let Self {
             status,
             error,
-            header,
+            allowed,
+            is_fault_of_sender: _,
         } = self;
         let mut document = Map::new();
         document.insert(
@@ -107,10 +117,7 @@ impl Problem {
                 .or_insert_with(|| detail_value(&detail.value));
         }
 
-        let mut response = Response::new(ResponseBody::new(
-            Value::Object(document).to_string(),
-            Reservation::default(),
-        ));
+        let mut response = Response::new(ResponseBody::from(Value::Object(document).to_string()));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM));
@@ -119,8 +126,8 @@ impl Problem {
             // The header has whole seconds. A client that wants less reads `retry_after_ms`.
             headers.insert(RETRY_AFTER, u64::from(pause).div_ceil(1_000).max(1).into());
         }
-        if let Some((name, value)) = header {
-            headers.insert(name, value);
+        if let Some(verb) = allowed {
+            headers.insert(ALLOW, HeaderValue::from_static(verb));
         }
         response
     }

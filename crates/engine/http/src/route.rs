@@ -5,7 +5,7 @@
 //! | `POST /v1/apps/{app}/encrypt`, and the other methods of the contract | a request on data of an app |
 //! | `GET /v1/health`, `GET /v1/info` | the methods of these names |
 
-use http::{Method as Verb, StatusCode, header};
+use http::{Method as Verb, StatusCode};
 use sealwire_wire::{Method, Methods};
 
 use crate::problem::Problem;
@@ -29,24 +29,18 @@ pub(crate) enum Route<'a> {
 /// # Errors
 /// A path that does not exist, or a verb that it does not have.
 pub(crate) fn find<'a>(verb: &Verb, path: &'a str) -> Result<Route<'a>, Problem> {
-    let unknown = || {
-        Problem::new(
-            StatusCode::NOT_FOUND,
-            "no such path; requests go to /v1/apps/{app}/{method}, such as /v1/apps/demo/encrypt",
-        )
-    };
-    let rest = path.strip_prefix("/v1/").ok_or_else(unknown)?;
+    let rest = path.strip_prefix("/v1/").ok_or_else(unknown_path)?;
     if let Some(method) = plain(rest) {
         return match *verb {
             Verb::GET => Ok(Route::Plain(method)),
-            _ => Err(wrong_verb("GET")),
+            _ => Err(Problem::wrong_verb("GET")),
         };
     }
     let (app, name) = rest
         .strip_prefix("apps/")
         .and_then(|rest| rest.split_once('/'))
-        .ok_or_else(unknown)?;
-    if app.contains('%') || name.contains(['%', '/']) {
+        .ok_or_else(unknown_path)?;
+    if app.contains('%') || name.contains('%') {
         return Err(Problem::bad_request(
             "the path must not have escapes: names of apps are of A-Z a-z 0-9 . _ -",
         ));
@@ -61,7 +55,7 @@ pub(crate) fn find<'a>(verb: &Verb, path: &'a str) -> Result<Route<'a>, Problem>
         })?;
     match *verb {
         Verb::POST => Ok(Route::Data { method, app }),
-        _ => Err(wrong_verb("POST")),
+        _ => Err(Problem::wrong_verb("POST")),
     }
 }
 
@@ -78,12 +72,11 @@ fn takes_app(method: Method) -> bool {
     method.params().iter().any(|param| param.name == "app")
 }
 
-fn wrong_verb(allowed: &'static str) -> Problem {
+fn unknown_path() -> Problem {
     Problem::new(
-        StatusCode::METHOD_NOT_ALLOWED,
-        format!("this path has {allowed} only"),
+        StatusCode::NOT_FOUND,
+        "no such path; requests go to /v1/apps/{app}/{method}, such as /v1/apps/demo/encrypt",
     )
-    .with_header(header::ALLOW, allowed)
 }
 
 #[cfg(test)]
@@ -118,7 +111,8 @@ mod tests {
             (Verb::POST, "/v1/apps/demo", Err(404)),
             (Verb::POST, "/v1/apps/demo/", Err(404)),
             (Verb::POST, "/v1/apps/demo/encrpyt", Err(404)),
-            (Verb::POST, "/v1/apps/demo/encrypt/", Err(400)),
+            (Verb::POST, "/v1/apps/demo/encrypt/", Err(404)),
+            (Verb::POST, "/v1/apps/demo/../demo/encrypt", Err(404)),
             (Verb::POST, "/v1/apps/demo%2fx/encrypt", Err(400)),
             (Verb::POST, "//v1/apps/demo/encrypt", Err(404)),
             // Control methods are those of the control listener alone.

@@ -35,6 +35,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
+use crate::http_on_rpc;
 use crate::network_scheduler::{Flow, NetworkScheduler};
 use crate::shutdown::Shutdown;
 use audit::RejectedRequest;
@@ -70,6 +71,9 @@ pub struct PrincipalState {
     /// Memory for bodies of HTTP requests and responses, on all connections of the principal
     /// together.
     pub(crate) body_memory: Arc<Semaphore>,
+    /// Permit for the conversion of a long document of an HTTP request, on all connections of the
+    /// principal together.
+    pub(crate) conversions: Arc<Semaphore>,
 }
 
 impl PrincipalState {
@@ -82,6 +86,7 @@ impl PrincipalState {
             body_memory: Arc::new(Semaphore::new(sealwire_http::memory_permits(
                 limits.bytes_per_connection_max,
             ))),
+            conversions: Arc::new(Semaphore::new(1)),
         }
     }
 }
@@ -340,6 +345,15 @@ impl Connection {
             "this msgid is still in flight",
         ))
         .await;
+        End::Disconnected
+    }
+
+    /// Responds in HTTP to a client that sent an HTTP request, which the connection cannot serve.
+    async fn reject_http(&self) -> End {
+        tracing::debug!(principal = %self.principal, "HTTP request on the data listener");
+        self.state.pace.rejected(Instant::now());
+        self.send(http_on_rpc::response(http_on_rpc::Listener::Data))
+            .await;
         End::Disconnected
     }
 

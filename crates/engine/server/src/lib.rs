@@ -10,6 +10,7 @@ pub mod connection;
 mod control;
 mod error;
 mod http;
+mod http_on_rpc;
 pub mod network_scheduler;
 pub mod runtime;
 pub mod server;

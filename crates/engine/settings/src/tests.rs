@@ -296,7 +296,23 @@ fn wrong_files_are_refused_by_key_and_line() {
         ),
         (
             "[listen]\naddress = \"\"",
-            "listen.address: must not be empty when control.address is empty too",
+            "listen.address: must not be empty when http.address and control.address are empty too",
+        ),
+        (
+            "[http]\naddress = \"nowhere\"",
+            "http.address: must be an IP address and a port",
+        ),
+        (
+            "[http]\naddress = \"127.0.0.1:7443\"",
+            "http.address: must differ from listen.address",
+        ),
+        (
+            "[http]\naddress = \"127.0.0.1:7444\"",
+            "http.address: must differ from admin.address",
+        ),
+        (
+            "[http]\naddress = \"127.0.0.1:1\"\n[control]\naddress = \"127.0.0.1:1\"\nclient_ca = \"ops.pem\"",
+            "control.address: must differ from http.address",
         ),
         (
             "[listen]\naddress = [1]",
