@@ -26,12 +26,12 @@ const ROLE = 'relay';
 
 /** Starts `sealwire dev` on free ports. Resolves with {address, admin, folder, pid, child, stop}. */
 async function start(sealwire, tries = START_TRIES) {
-  const [listen, admin, control] = await freeAddresses(3);
+  const [listen, admin, control, http] = await freeAddresses(4);
   const parent = fs.mkdtempSync(path.join(os.tmpdir(), 'sealwire-loadtest-'));
   const folder = path.join(parent, 'engine');
   const child = spawn(
     sealwire,
-    ['dev', '--folder', folder, '--listen', listen, '--admin', admin, '--control', control],
+    ['dev', '--folder', folder, '--listen', listen, '--admin', admin, '--control', control, '--http', http],
     {
       stdio: ['ignore', 'ignore', 'pipe'],
       env: { ...process.env, SEALWIRE_LOG_FILTER: 'warn' },

@@ -126,7 +126,7 @@ def check_identity(folder, port):
 def main():
     program = os.path.abspath(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
-        command = [program, "dev", "--folder", folder, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+        command = [program, "dev", "--folder", folder, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--http", "127.0.0.1:0"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as engine:
             try:
                 first = engine.stdout.readline()

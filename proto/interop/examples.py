@@ -173,7 +173,7 @@ def control_after(engine, key):
 
 
 def started(program, folder, more=()):
-    command = [program, "dev", "--folder", folder, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--control", "127.0.0.1:0", *more]
+    command = [program, "dev", "--folder", folder, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--control", "127.0.0.1:0", "--http", "127.0.0.1:0", *more]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 

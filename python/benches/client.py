@@ -112,7 +112,7 @@ def main():
     program, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 7
     with tempfile.TemporaryDirectory() as folder:
         any_port = "127.0.0.1:0"
-        command = [program, "dev", "--folder", folder, "--listen", any_port, "--admin", any_port, "--control", any_port]
+        command = [program, "dev", "--folder", folder, "--listen", any_port, "--admin", any_port, "--control", any_port, "--http", any_port]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as engine:
             try:
                 port = int(re.search(r"listens on 127\.0\.0\.1:(\d+)", engine.stdout.readline()).group(1))

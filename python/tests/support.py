@@ -33,7 +33,7 @@ class Engine:
     def start(self):
         """Starts the engine, again on the port that it had."""
         any_port, own_port = "127.0.0.1:0", f"127.0.0.1:{self.port}"
-        command = [self.program, "dev", "--folder", self.folder, "--listen", own_port, "--admin", any_port, "--control", any_port]
+        command = [self.program, "dev", "--folder", self.folder, "--listen", own_port, "--admin", any_port, "--control", any_port, "--http", any_port]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         first = self.process.stdout.readline()
         self.port = int(re.search(r"listens on 127\.0\.0\.1:(\d+)", first).group(1))

@@ -305,7 +305,7 @@ class Certificates(unittest.TestCase):
     def test_a_rejected_certificate_is_named(self):
         with tempfile.TemporaryDirectory() as folder:
             subprocess.run([os.environ["SEALWIRE_PROGRAM"], "dev", "--folder", f"{folder}/other", "--demo-only",
-                            "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--control", "127.0.0.1:0"],
+                            "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--control", "127.0.0.1:0", "--http", "127.0.0.1:0"],
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
             other = client_files(f"{folder}/other")
             with sealwire.Client(**{**engine().arguments, "cert": other["cert"], "key": other["key"]}) as client:

@@ -11,6 +11,8 @@ pub mod core_dumps;
 #[cfg(feature = "programs")]
 pub mod http_client;
 #[cfg(feature = "programs")]
+pub mod http_framing;
+#[cfg(feature = "programs")]
 pub mod log_throttle;
 #[cfg(feature = "programs")]
 pub mod metrics;

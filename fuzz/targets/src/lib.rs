@@ -16,6 +16,7 @@ mod csv_job;
 mod envelope;
 mod evervault;
 mod grant;
+mod http_params;
 mod input;
 mod job;
 mod json;
@@ -34,6 +35,7 @@ mod reply;
 mod scan;
 mod seed;
 mod share;
+mod splice;
 mod state;
 mod token_row;
 mod trail;
@@ -76,6 +78,7 @@ targets!(
     envelope,
     evervault,
     grant,
+    http_params,
     json,
     json_job,
     key_import,
@@ -91,6 +94,7 @@ targets!(
     reply,
     scan,
     share,
+    splice,
     state,
     token_row,
     trail,

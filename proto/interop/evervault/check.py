@@ -248,7 +248,7 @@ class Server:
         folder, program = self.folder.name, os.path.abspath(program)
         environment = {**os.environ, "SEALWIRE_EVERVAULT_LEGACY": "true", "SEALWIRE_EVERVAULT_OPEN_ROLES": "*"}
         command = [program, "dev", "--folder", folder]
-        for listener in ("--listen", "--admin", "--control"):
+        for listener in ("--listen", "--admin", "--control", "--http"):
             command += [listener, "127.0.0.1:0"]
         self.child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
         said = ""

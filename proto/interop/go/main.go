@@ -58,7 +58,7 @@ func run(program, vectors string) error {
 	}
 	defer os.RemoveAll(folder)
 	any := "127.0.0.1:0"
-	engine := exec.Command(program, "dev", "--folder", folder, "--listen", any, "--admin", any, "--control", any)
+	engine := exec.Command(program, "dev", "--folder", folder, "--listen", any, "--admin", any, "--control", any, "--http", any)
 	out, err := engine.StdoutPipe()
 	if err != nil {
 		return err

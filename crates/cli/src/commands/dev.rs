@@ -4,7 +4,7 @@
 //! document goes through its own mTLS port.
 
 use sealwire_client::{Client, ClientConfig, Decrypt, Encrypt, Error, ErrorCode, Page, Pem};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -49,6 +49,9 @@ pub(super) struct Args {
     /// 127.0.0.1:7445]
     #[arg(long, value_name = "ADDRESS")]
     control: Option<SocketAddr>,
+    /// Address for HTTP and JSON [default: that of the existing folder; 127.0.0.1:7446 in a new one]
+    #[arg(long, value_name = "ADDRESS")]
+    http: Option<SocketAddr>,
     /// Also start a relay, an HTTP proxy that encrypts and decrypts fields, and a small upstream of
     /// the relay
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = dev_relay::DEFAULT_ADDRESS)]
@@ -63,6 +66,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         listen: args.listen,
         admin: args.admin,
         control: args.control,
+        http: args.http,
     };
     let mut config = dev_folder::create_and_load(&args.folder, &at)?;
     if config.access.administrators.is_empty() {
@@ -205,6 +209,9 @@ async fn run_demonstration(folder: &Path, server: &Server) -> Result<(), Failure
     if let Some(control) = server.control_address() {
         out!("; its operators change apps on {control}");
     }
+    if let Some(http) = server.http_address() {
+        out!(". It serves HTTP on https://{}", url_host(http));
+    }
     outln!(". A document:\n");
     outln!("{}", SAMPLE.trim_end());
 
@@ -266,6 +273,50 @@ fn shorten_envelope(text: &str) -> String {
     }
 }
 
+/// Returns an address with a host name of the engine's certificate.
+fn url_host(address: SocketAddr) -> String {
+    if address.ip() == IpAddr::V4(Ipv4Addr::LOCALHOST) {
+        format!("localhost:{}", address.port())
+    } else {
+        address.to_string()
+    }
+}
+
+/// Prints commands that encrypt, decrypt and tokenize a document over HTTP.
+fn print_curl_commands(folder: &Path, http: SocketAddr) {
+    let file = |name: &str| shell_word(&folder.join(name).display().to_string());
+    let curl = format!(
+        "curl --cacert {} --cert {} --key {}",
+        file("ca.pem"),
+        file(&format!("{}.pem", dev_folder::CLIENT_CERT)),
+        file(&format!("{}-key.pem", dev_folder::CLIENT_CERT)),
+    );
+    let url = format!(
+        "https://{}/v1/apps/{}",
+        url_host(http),
+        dev_folder::DEMO_APP
+    );
+    outln!("Or over HTTP, with documents as JSON (docs/http.md):\n");
+    outln!(
+        "  {curl} --json '{{\"card\": {{\"number\": \"4242424242424242\"}}}}' -H 'sealwire-select: $.card.number' {url}/encrypt | tee sealed.json"
+    );
+    outln!("  {curl} --json @sealed.json {url}/decrypt");
+    outln!(
+        "  {curl} --json '{{\"name\": \"Zoe\"}}' -H 'sealwire-collection: {}' {url}/tokenize\n",
+        COLLECTIONS[0].0
+    );
+}
+
+/// Quotes a word for a shell if it needs quotes.
+fn shell_word(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+:,@%".contains(&byte);
+    if !text.is_empty() && text.bytes().all(is_plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
+
 fn print_commands(folder: &Path, server: &Server) {
     let program = std::env::args().next().unwrap_or_else(|| "sealwire".into());
     let at = if folder == Path::new(dev_folder::DEFAULT_PATH) {
@@ -286,4 +337,7 @@ fn print_commands(folder: &Path, server: &Server) {
     outln!("  {program} collections list {}{at}", dev_folder::DEMO_APP);
     outln!("  {program} principals list{at}");
     outln!("  curl http://{}/ready\n", server.admin_address());
+    if let Some(http) = server.http_address() {
+        print_curl_commands(folder, http);
+    }
 }

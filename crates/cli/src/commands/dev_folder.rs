@@ -27,14 +27,16 @@ pub(super) struct ListenAddresses {
     pub(super) listen: Option<SocketAddr>,
     pub(super) admin: Option<SocketAddr>,
     pub(super) control: Option<SocketAddr>,
+    pub(super) http: Option<SocketAddr>,
 }
 
 impl ListenAddresses {
-    fn or_default(&self) -> [SocketAddr; 3] {
+    fn or_default(&self) -> [SocketAddr; 4] {
         [
             (self.listen, 7_443),
             (self.admin, 7_444),
             (self.control, 7_445),
+            (self.http, 7_446),
         ]
         .map(|(given, port)| given.unwrap_or((Ipv4Addr::LOCALHOST, port).into()))
     }
@@ -67,12 +69,13 @@ pub(super) fn create_and_load(
         super::certs::write_pair(folder, CA, authority.cert_pem(), authority.key_pem())?;
     }
     let loopback = Name::Ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
-    let [listen, admin, control] = addresses.or_default();
+    let [listen, admin, control, http] = addresses.or_default();
     let server_names = vec![
         Name::Dns("localhost".into()),
         loopback,
         Name::Ip(listen.ip()),
         Name::Ip(control.ip()),
+        Name::Ip(http.ip()),
     ];
     let certificates = [
         (SERVER_CERT, Usage::Server, server_names),
@@ -101,7 +104,7 @@ pub(super) fn create_and_load(
     if !folder.join(CONFIG_FILE).exists() {
         let text = format!(
             "# Created by `sealwire dev`. `sealwire config template` prints every key with its unit, range and default.\n\
-             [listen]\naddress = \"{listen}\"\n\n[admin]\naddress = \"{admin}\"\n\n\
+             [listen]\naddress = \"{listen}\"\n\n[http]\naddress = \"{http}\"\n\n[admin]\naddress = \"{admin}\"\n\n\
              [control]\naddress = \"{control}\"\nprincipals = [\"{OPERATOR_PRINCIPAL}\"]\n\n\
              [access]\nadministrators = [\"{OPERATOR_PRINCIPAL}\"]\n\n\
              [tls]\ncertificate = \"server.pem\"\nkey = \"server-key.pem\"\nclient_ca = \"ca.pem\"\n\n\
@@ -116,6 +119,7 @@ pub(super) fn create_and_load(
     }
     let mut config = super::load_config(&folder.join(CONFIG_FILE))?;
     config.listen.address = addresses.listen.or(config.listen.address);
+    config.http.address = addresses.http.or(config.http.address);
     config.admin.address = addresses.admin.unwrap_or(config.admin.address);
     if let Some(control) = &mut config.control {
         control.address = addresses.control.unwrap_or(control.address);

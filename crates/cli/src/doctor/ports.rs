@@ -16,6 +16,7 @@ pub(super) fn check_ports(report: &mut Report, config: &Config, engine: Option<&
     let control = config.control.as_ref().map(|control| control.address);
     let addresses = [
         ("listen.address", config.listen.address),
+        ("http.address", config.http.address),
         ("admin.address", Some(config.admin.address)),
         ("control.address", control),
     ];
@@ -24,7 +25,8 @@ pub(super) fn check_ports(report: &mut Report, config: &Config, engine: Option<&
         .filter_map(|(key, address)| Some((key, address?)))
     {
         check_port(report, key, address, engine.is_some());
-        if address.ip().is_unspecified() && key != "listen.address" {
+        let is_for_clients = matches!(key, "listen.address" | "http.address");
+        if address.ip().is_unspecified() && !is_for_clients {
             report.add_warning(
                 CHECK,
                 format!("{key} is every address of this machine"),

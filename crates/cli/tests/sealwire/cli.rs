@@ -62,13 +62,15 @@ fn write_secret(path: &Path, text: &str) {
 }
 
 /// Arguments of an engine on ports that the system chooses.
-const DEV: [&str; 7] = [
+const DEV: [&str; 9] = [
     "dev",
     "--listen",
     "127.0.0.1:0",
     "--admin",
     "127.0.0.1:0",
     "--control",
+    "127.0.0.1:0",
+    "--http",
     "127.0.0.1:0",
 ];
 
@@ -166,6 +168,8 @@ impl Dev {
             "127.0.0.1:0",
             "--control",
             &control,
+            "--http",
+            "127.0.0.1:0",
         ];
         Self::start_with(tempfile::tempdir().unwrap(), &arguments)
     }
@@ -182,6 +186,8 @@ impl Dev {
             "127.0.0.1:0",
             "--control",
             &control,
+            "--http",
+            "127.0.0.1:0",
         ];
         Self::start_with(folder, &again)
     }
@@ -214,6 +220,69 @@ fn an_engine_that_was_just_started_stops_without_an_error() {
     // The engine is stopped when its first line appears, before its demonstration has ended.
     for _ in 0..3 {
         Dev::start().stop();
+    }
+}
+
+/// Starts `sealwire dev` in a folder, and returns it with the first `curl` commands over HTTPS that
+/// it prints.
+fn dev_with_curl_commands(working: &Path, folder: &str) -> (Child, Vec<String>) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_sealwire"))
+        .current_dir(working)
+        .args(DEV)
+        .args(["--folder", folder])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let commands = lines
+        .by_ref()
+        .map(|line| line.unwrap().trim_start().to_owned())
+        .filter(|line| line.starts_with("curl --cacert"))
+        .take(3)
+        .collect();
+    std::thread::spawn(move || lines.for_each(drop));
+    (child, commands)
+}
+
+#[test]
+fn curl_commands_of_dev_work_as_printed() {
+    let working = tempfile::tempdir().unwrap();
+    for folder in ["sealwire-dev", "it's a folder"] {
+        let (mut child, commands) = dev_with_curl_commands(working.path(), folder);
+        let printed = |command: &str| {
+            let output = Command::new("sh")
+                .current_dir(working.path())
+                .args(["-c", command])
+                .output()
+                .unwrap();
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{command}: {error}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let sealed = printed(&commands[0]);
+        let opened = printed(&commands[1]);
+        let tokens = printed(&commands[2]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+
+        assert!(
+            sealed.starts_with(r#"{"card": {"number": "sw1:"#),
+            "{sealed}"
+        );
+        assert_eq!(opened, r#"{"card": {"number": "4242424242424242"}}"#);
+        assert!(tokens.starts_with(r#"{"name": "tok_"#), "{tokens}");
+
+        // The README shows the same commands, for the port of a new folder.
+        if folder == "sealwire-dev" {
+            let readme = crate::operations::read("README.md");
+            for command in commands {
+                let (before, rest) = command.split_once("https://localhost:").unwrap();
+                let path = rest.trim_start_matches(|byte: char| byte.is_ascii_digit());
+                let shown = format!("\n    {before}https://localhost:7446{path}\n");
+                assert!(readme.contains(&shown), "README.md lacks {shown}");
+            }
+        }
     }
 }
 
@@ -2239,6 +2308,8 @@ fn output_that_nobody_reads_ends_a_program_quietly() {
             "--admin",
             "127.0.0.1:0",
             "--control",
+            "127.0.0.1:0",
+            "--http",
             "127.0.0.1:0",
             "--demo-only",
         ],

@@ -20,6 +20,7 @@ mod evervault;
 pub(crate) mod harness;
 mod health;
 mod hold;
+mod http;
 mod inline;
 mod instances;
 mod large;

@@ -1,4 +1,4 @@
-//! Converts JSON text to MessagePack and back, for the command line.
+//! Converts JSON text to MessagePack and back, for HTTP and the command line.
 //!
 //! A conversion either preserves every value, or is rejected with the path of the value that would
 //! change. Rejected are: numbers whose decimal value no 64-bit type holds, keys that occur twice,
@@ -8,6 +8,7 @@
 
 mod number;
 mod read;
+mod splice;
 mod write;
 
 use std::ops::Range;
@@ -18,6 +19,7 @@ use thiserror::Error;
 
 pub use number::{append as append_number, write_float};
 pub use read::to_msgpack;
+pub use splice::splice;
 pub use write::from_msgpack;
 
 /// The reason why a conversion was rejected.

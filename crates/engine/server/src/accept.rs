@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout};
@@ -19,6 +19,7 @@ use crate::connection::{self, Peer, PrincipalState};
 use crate::error::StartError;
 use crate::network_scheduler::{Flow, NetworkScheduler, NetworkSlice, SlicedStream};
 use crate::shutdown::Shutdown;
+use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use sealwire_access::{Principal, PrincipalError};
 use sealwire_engine::engine::Engine;
@@ -36,6 +37,10 @@ const HANDSHAKE_REST_MIN: Duration = Duration::from_millis(1);
 /// Longest pause. Limits the time for which a burst of handshakes stops a listener from accepting
 /// other clients.
 const HANDSHAKE_REST_MAX: Duration = Duration::from_millis(20);
+/// Time for a client to read the alert of a failed handshake and to close its side.
+const ALERT_TIME_MAX: Duration = Duration::from_millis(300);
+/// Most bytes that are read and dropped during that time.
+const ALERT_BYTES_MAX: u64 = 64 << 10;
 /// Number of connections that the kernel queues before they are accepted.
 const BACKLOG: i32 = 1_024;
 
@@ -76,6 +81,10 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Serves connections of authenticated clients.
 pub(crate) trait Serve: Clone + Send + Sync + 'static {
+    /// Application protocols that the TLS handshake offers; empty for MessagePack-RPC, whose
+    /// clients name none.
+    const ALPN: &'static [&'static [u8]] = &[];
+
     /// Serves one connection until it ends.
     fn serve<S>(self, peer: Peer, stream: S, shutdown: Shutdown) -> impl Future<Output = ()> + Send
     where
@@ -196,16 +205,19 @@ impl<T: Serve> Acceptor<T> {
             let limit = Duration::from_millis(engine.limits.handshake_ms_max);
             let authenticated = async {
                 let handshake_config = registry.handshake_config();
-                let tls = TlsAcceptor::from(Arc::clone(&handshake_config.config));
+                let tls = TlsAcceptor::from(with_protocols(&handshake_config.config, T::ALPN));
                 let accepted = tokio::select! {
-                    accepted = timeout(limit, tls.accept(SlicedStream(stream))) => accepted,
+                    accepted = timeout(limit, tls.accept(SlicedStream(stream)).into_fallible()) => accepted,
                     _ = drains.wait_for(|draining| *draining) => return None,
                 };
                 let stream = match accepted {
                     Ok(Ok(stream)) => stream,
-                    Ok(Err(error)) => {
+                    Ok(Err((error, stream))) => {
                         tracing::debug!(%error, "handshake failed");
                         metrics.connection(ConnectionOutcome::TlsFailed);
+                        // The permit is kept, so that failed handshakes never take more connections
+                        // than incomplete ones.
+                        let _ = timeout(ALERT_TIME_MAX, deliver_alert(stream)).await;
                         return None;
                     }
                     Err(_) => {
@@ -256,6 +268,27 @@ impl<T: Serve> Acceptor<T> {
                 .await;
         });
     }
+}
+
+/// Closes a connection so that the client can read the alert of a failed handshake. A TLS 1.3 client
+/// has often sent its first request by then. If the engine closed the connection with these bytes
+/// unread, the system would reset it, and the alert could be lost.
+async fn deliver_alert(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
+    stream.shutdown().await?;
+    let mut unread = stream.take(ALERT_BYTES_MAX);
+    let mut buffer = [0; 1_024];
+    while unread.read(&mut buffer).await? > 0 {}
+    Ok(())
+}
+
+/// Returns the settings of a handshake that offers these application protocols.
+fn with_protocols(config: &Arc<ServerConfig>, protocols: &[&[u8]]) -> Arc<ServerConfig> {
+    if protocols.is_empty() {
+        return Arc::clone(config);
+    }
+    let mut config = ServerConfig::clone(config);
+    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+    Arc::new(config)
 }
 
 /// Logs that a certificate does not name a principal. The log identifies the certificate by its

@@ -35,6 +35,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
+use crate::http_on_rpc;
 use crate::network_scheduler::{Flow, NetworkScheduler};
 use crate::shutdown::Shutdown;
 use audit::UnstartedRequest;
@@ -67,6 +68,12 @@ pub struct PrincipalState {
     pub(crate) network: Arc<Flow>,
     /// Permits for requests in flight, on all connections of the principal together.
     in_flight_permits: Arc<Semaphore>,
+    /// Memory for bodies of HTTP requests and responses, on all connections of the principal
+    /// together.
+    pub(crate) body_memory: Arc<Semaphore>,
+    /// Permit for the conversion of a long document of an HTTP request, on all connections of the
+    /// principal together.
+    pub(crate) conversions: Arc<Semaphore>,
 }
 
 impl PrincipalState {
@@ -76,6 +83,10 @@ impl PrincipalState {
             pace: Pace::new(limits.rejected_per_s_max),
             network: network.flow(),
             in_flight_permits: Arc::new(Semaphore::new(limits.in_flight_per_principal_max)),
+            body_memory: Arc::new(Semaphore::new(sealwire_http::memory_permits(
+                limits.bytes_per_connection_max,
+            ))),
+            conversions: Arc::new(Semaphore::new(1)),
         }
     }
 }
@@ -337,6 +348,15 @@ impl Connection {
             "this msgid is still in flight",
         ))
         .await;
+        End::Disconnected
+    }
+
+    /// Responds in HTTP to a client that sent an HTTP request, which the connection cannot serve.
+    async fn reject_http(&self) -> End {
+        tracing::debug!(principal = %self.principal, "HTTP request on the data listener");
+        self.state.pace.count_rejection(Instant::now());
+        self.send(http_on_rpc::response(http_on_rpc::Listener::Data))
+            .await;
         End::Disconnected
     }
 

@@ -9,6 +9,8 @@ mod certificates;
 pub mod connection;
 mod control;
 mod error;
+mod http;
+mod http_on_rpc;
 pub mod network_scheduler;
 pub mod runtime;
 pub mod server;

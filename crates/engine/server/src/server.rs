@@ -12,12 +12,14 @@ use std::time::Duration;
 use sealwire_apps::Control;
 use sealwire_audit::AuditKey;
 use sealwire_crypto::OpenedSchedules;
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::accept::{Acceptor, Principals, bind};
+use crate::accept::{Acceptor, Principals, Serve, bind};
 pub use crate::error::StartError;
+use crate::http::HttpService;
 use sealwire_engine::access::Authorizer;
 use sealwire_engine::control::first_start;
 use sealwire_engine::root::{RootAdmin, SlotProber, Unsealer};
@@ -25,7 +27,7 @@ use sealwire_store::StoreError;
 use sealwire_telemetry::{Condition, Phase, Telemetry};
 
 use crate::admin;
-use crate::certificates::{Certificates, Reload};
+use crate::certificates::{Certificates, ConnectionRegistry, Reload};
 use crate::control::{ControlServer, ControlService};
 use crate::network_scheduler::NetworkScheduler;
 use crate::tls::TlsError;
@@ -60,6 +62,8 @@ struct DataListener {
 pub struct Server {
     /// `None` if this engine serves only control requests.
     data: Option<DataListener>,
+    /// `None` if the configuration names no address for HTTP.
+    http: Option<DataListener>,
     admin: AdminServer,
     control: Option<ControlServer>,
     state: Arc<Telemetry>,
@@ -108,15 +112,18 @@ impl Server {
         // The engine becomes ready before it accepts the first connection, so that no client gets a
         // response from an engine that reports that it is not ready.
         self.state.readiness.enter(Phase::Ready);
-        if let Some(open) = self.data.as_mut().and_then(|data| data.open.take()) {
-            let _ = open.send(());
+        for listener in [&mut self.data, &mut self.http].into_iter().flatten() {
+            if let Some(open) = listener.open.take() {
+                let _ = open.send(());
+            }
         }
 
         let admin = self.admin.address();
         let generation = self.engine.apps.generation();
-        let [address, control] =
-            [self.address(), self.control_address()].map(|at| at.map(tracing::field::display));
-        tracing::info!(address, control, %admin, generation, "ready");
+        let [address, http, control] =
+            [self.address(), self.http_address(), self.control_address()]
+                .map(|at| at.map(tracing::field::display));
+        tracing::info!(address, http, control, %admin, generation, "ready");
     }
 
     /// Starts the server with stores that are already open.
@@ -203,6 +210,11 @@ impl Server {
             .address
             .map(|address| bind("listen.address", address))
             .transpose()?;
+        let http_listener = config
+            .http
+            .address
+            .map(|address| bind("http.address", address))
+            .transpose()?;
         let control = match (&config.control, certificates.control_registry()) {
             (Some(control), Some(registry)) => Some((
                 ControlServer::bind(control)?,
@@ -266,32 +278,17 @@ impl Server {
         let network =
             NetworkScheduler::new(tokio::runtime::Handle::current().metrics().num_workers());
         let connections = Arc::new(Semaphore::new(config.limits.connections_max));
-        let data = listener.map(|(listener, address)| {
-            let acceptor = Acceptor {
-                listener,
-                registry: certificates.data_registry(),
-                engine: Arc::clone(&engine),
-                service: Arc::clone(&engine),
-                connections: Arc::clone(&connections),
-                handshakes: Arc::new(Semaphore::new(config.limits.handshakes_max)),
-                per_principal_max: config.limits.connections_per_principal_max,
-                principals: Arc::<Principals>::default(),
-                handshaking: network.flow(),
-                network: network.clone(),
-                drains,
-            };
-            let (open, opened) = oneshot::channel();
-            let accepting = tokio::spawn(async move {
-                if opened.await.is_ok() {
-                    acceptor.run().await;
-                }
-            });
-            DataListener {
-                address,
-                open: Some(open),
-                accepting,
-            }
-        });
+        let shared = SharedAcceptor {
+            registry: certificates.data_registry(),
+            engine: Arc::clone(&engine),
+            connections: Arc::clone(&connections),
+            principals: Arc::<Principals>::default(),
+            network: network.clone(),
+            drains,
+        };
+        let data = listener.map(|bound| shared.start(bound, Arc::clone(&engine)));
+        let http =
+            http_listener.map(|bound| shared.start(bound, HttpService::new(&engine, config)));
         let root = RootAdmin::new(apps.control().clone(), Arc::clone(&unsealer));
         let control = control.map(|(bound, registry, callers)| {
             ControlServer::start(
@@ -349,6 +346,7 @@ impl Server {
         let settling = tokio::spawn(async move { recorder.audit.flush_periodically().await });
         Ok(Self {
             data,
+            http,
             admin,
             control,
             state,
@@ -372,6 +370,12 @@ impl Server {
     /// chose.
     pub fn address(&self) -> Option<SocketAddr> {
         self.data.as_ref().map(|data| data.address)
+    }
+
+    /// Returns the address of the HTTP listener, if there is one, with the port that the system
+    /// chose.
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(|http| http.address)
     }
 
     /// Returns the address that serves `/live`, `/ready` and `/metrics`.
@@ -429,9 +433,9 @@ impl Server {
         tokio::time::sleep(Duration::from_millis(self.engine.limits.drain_delay_ms)).await;
         let _ = self.draining.send(true);
 
-        if let Some(DataListener {
+        for DataListener {
             open, accepting, ..
-        }) = self.data
+        } in [self.data, self.http].into_iter().flatten()
         {
             drop(open);
             let _ = accepting.await;
@@ -546,6 +550,52 @@ fn app_gauges(apps: Arc<Apps>, stores: &Stores) -> Box<dyn Fn() -> AppGauges + S
             rolled_back,
         }
     })
+}
+
+/// The parts that the listeners of requests on data share.
+struct SharedAcceptor {
+    registry: Arc<ConnectionRegistry>,
+    engine: Arc<Engine>,
+    connections: Arc<Semaphore>,
+    principals: Arc<Principals>,
+    network: NetworkScheduler,
+    drains: watch::Receiver<bool>,
+}
+
+impl SharedAcceptor {
+    /// Starts a listener. It accepts its first connection when it is opened.
+    fn start<T: Serve>(
+        &self,
+        (listener, address): (TcpListener, SocketAddr),
+        service: T,
+    ) -> DataListener {
+        let limits = &self.engine.limits;
+        let acceptor = Acceptor {
+            listener,
+            registry: Arc::clone(&self.registry),
+            engine: Arc::clone(&self.engine),
+            service,
+            connections: Arc::clone(&self.connections),
+            handshakes: Arc::new(Semaphore::new(limits.handshakes_max)),
+            per_principal_max: limits.connections_per_principal_max,
+            principals: Arc::clone(&self.principals),
+            handshaking: self.network.flow(),
+            network: self.network.clone(),
+            drains: self.drains.clone(),
+        };
+
+        let (open, opened) = oneshot::channel();
+        let accepting = tokio::spawn(async move {
+            if opened.await.is_ok() {
+                acceptor.run().await;
+            }
+        });
+        DataListener {
+            address,
+            open: Some(open),
+            accepting,
+        }
+    }
 }
 
 /// Formats the address of an instance. An instance without a data listener has an empty address.

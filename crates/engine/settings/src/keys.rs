@@ -39,6 +39,15 @@ const SECTIONS: &[Section] = &[
         ),
     },
     Section {
+        name: "http",
+        form: Form::Table,
+        doc: "HTTP and JSON for the requests of the data listener: the same principals, roles, limits and audit records.",
+        keys: keys!("http":
+            "address", Kind::OptionalAddress, Literal::Text(""),
+                "Address for HTTPS with client certificates, under the files of `tls`. Empty: not served.";
+        ),
+    },
+    Section {
         name: "admin",
         form: Form::Table,
         doc: "Health and metrics over plain HTTP. Expose it to operators only.",

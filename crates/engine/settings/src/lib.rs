@@ -39,6 +39,8 @@ use sealwire_access::{Identity, Principal, PrincipalKind};
 pub struct Config {
     /// The data listener for clients.
     pub listen: Listen,
+    /// HTTP listener for clients.
+    pub http: HttpListen,
     /// The health and metrics listener for operators.
     pub admin: Admin,
     /// The listener on which operators change apps, keys and collections.
@@ -85,6 +87,13 @@ pub struct Config {
 pub struct Listen {
     /// Address of the data listener. `None` if the engine has no data listener. Port 0 lets the
     /// system choose.
+    pub address: Option<SocketAddr>,
+}
+
+/// `[http]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpListen {
+    /// Address of the HTTP listener. `None` if the engine has none. Port 0 lets the system choose.
     pub address: Option<SocketAddr>,
 }
 
@@ -552,6 +561,9 @@ impl Config {
             listen: Listen {
                 address: optional_address(values, "listen"),
             },
+            http: HttpListen {
+                address: optional_address(values, "http"),
+            },
             admin: Admin {
                 address: address(values, "admin"),
             },
@@ -645,6 +657,7 @@ impl Config {
         }
         let others = [
             ("listen.address", self.listen.address),
+            ("http.address", self.http.address),
             ("admin.address", Some(self.admin.address)),
         ];
         for (other, address) in others {
@@ -670,10 +683,10 @@ impl Config {
             );
             problems.push(Problem::new("schedule.memory_mib", message));
         }
-        if self.listen.address.is_none() && self.control.is_none() {
+        if self.listen.address.is_none() && self.http.address.is_none() && self.control.is_none() {
             problems.push(Problem::new(
                 "listen.address",
-                "is empty, and so is control.address, so the engine would listen nowhere. Set at least one of them",
+                "is empty, and so are http.address and control.address, so the engine would listen nowhere. Set at least one of them",
             ));
         }
         if self.listen.address == Some(self.admin.address) && self.admin.address.port() != 0 {
@@ -681,6 +694,18 @@ impl Config {
                 "admin.address",
                 "is the same as listen.address. Health checks and metrics need a separate port",
             ));
+        }
+        if let Some(http) = self.http.address.filter(|address| address.port() != 0) {
+            let others = [
+                ("listen.address", self.listen.address),
+                ("admin.address", Some(self.admin.address)),
+            ];
+            for (other, address) in others {
+                if address == Some(http) {
+                    let message = format!("is the same as {other}. HTTP needs a separate port");
+                    problems.push(Problem::new("http.address", message));
+                }
+            }
         }
         if let Some(control) = &self.control {
             self.check_control(control, problems);

@@ -10,6 +10,7 @@ impl Config {
         // The pattern lists every field, so that a new section must be handled here.
         let Self {
             listen,
+            http,
             admin,
             control,
             access,
@@ -39,6 +40,7 @@ impl Config {
         };
         let same = [
             ("listen", *listen == other.listen),
+            ("http", *http == other.http),
             ("admin", *admin == other.admin),
             ("control", fixed(control) == fixed(&other.control)),
             ("access", *access == other.access),
@@ -108,6 +110,10 @@ mod tests {
             ),
             (|c| c.access.stale_s = 60, &["access"]),
             (|c| c.listen.address = None, &["listen"]),
+            (
+                |c| c.http.address = Some(([127, 0, 0, 1], 1).into()),
+                &["http"],
+            ),
             (|c| c.audit.sync = true, &["audit"]),
             (|c| c.traces.sample_ppm = 1, &["traces"]),
             (

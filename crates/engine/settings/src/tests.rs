@@ -296,7 +296,23 @@ fn wrong_files_are_refused_by_key_and_line() {
         ),
         (
             "[listen]\naddress = \"\"",
-            "listen.address: is empty, and so is control.address",
+            "listen.address: is empty, and so are http.address and control.address",
+        ),
+        (
+            "[http]\naddress = \"nowhere\"",
+            "http.address: must be an IP address and a port",
+        ),
+        (
+            "[http]\naddress = \"127.0.0.1:7443\"",
+            "http.address: is the same as listen.address",
+        ),
+        (
+            "[http]\naddress = \"127.0.0.1:7444\"",
+            "http.address: is the same as admin.address",
+        ),
+        (
+            "[http]\naddress = \"127.0.0.1:1\"\n[control]\naddress = \"127.0.0.1:1\"\nclient_ca = \"ops.pem\"",
+            "control.address: is the same as http.address",
         ),
         (
             "[listen]\naddress = [1]",

@@ -304,6 +304,16 @@ impl Harness {
         self.server.as_ref().unwrap().control_address().unwrap()
     }
 
+    /// Returns the address of the HTTP listener.
+    pub(crate) fn http_address(&self) -> SocketAddr {
+        self.server.as_ref().unwrap().http_address().unwrap()
+    }
+
+    /// Returns the certificate of the usual client.
+    pub(crate) fn client_certificate(&self) -> &Issued {
+        &self.client
+    }
+
     /// Takes the server out of the harness, to shut it down.
     pub(crate) fn take_server(&mut self) -> Server {
         self.server.take().unwrap()

@@ -59,6 +59,41 @@ pub(crate) struct Raw {
     scanner: Scanner,
 }
 
+/// Connects over TLS, with a certificate or none.
+pub(crate) async fn tls_connect(
+    address: SocketAddr,
+    ca: &str,
+    identity: Option<&Issued>,
+) -> io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(CertificateDer::from_pem_slice(ca.as_bytes()).unwrap())
+        .unwrap();
+    let provider = Arc::new(sealwire_server::tls::provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_root_certificates(roots);
+    let config = match identity {
+        None => builder.with_no_client_auth(),
+        Some(issued) => {
+            let certificate = CertificateDer::from_pem_slice(issued.cert_pem.as_bytes()).unwrap();
+            let key = PrivateKeyDer::from_pem_slice(issued.key_pem.expose().as_bytes()).unwrap();
+            // A resolver sends the certificate as it is. The builder would reject an invalid
+            // one itself.
+            let key = provider.key_provider.load_private_key(key).unwrap();
+            let certified = CertifiedKey::new(vec![certificate], key);
+            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified)))
+        }
+    };
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    let name = ServerName::try_from("localhost").unwrap();
+    TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await
+}
+
 impl Raw {
     /// Connects. Under TLS 1.3, a rejected certificate can show only at the first read.
     pub(crate) async fn connect(
@@ -66,35 +101,7 @@ impl Raw {
         ca: &str,
         identity: Option<&Issued>,
     ) -> io::Result<Self> {
-        let mut roots = RootCertStore::empty();
-        roots
-            .add(CertificateDer::from_pem_slice(ca.as_bytes()).unwrap())
-            .unwrap();
-        let provider = Arc::new(sealwire_server::tls::provider());
-        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .unwrap()
-            .with_root_certificates(roots);
-        let config = match identity {
-            None => builder.with_no_client_auth(),
-            Some(issued) => {
-                let certificate =
-                    CertificateDer::from_pem_slice(issued.cert_pem.as_bytes()).unwrap();
-                let key =
-                    PrivateKeyDer::from_pem_slice(issued.key_pem.expose().as_bytes()).unwrap();
-                // A resolver sends the certificate as it is. The builder would reject an invalid
-                // one itself.
-                let key = provider.key_provider.load_private_key(key).unwrap();
-                let certified = CertifiedKey::new(vec![certificate], key);
-                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified)))
-            }
-        };
-        let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
-        let name = ServerName::try_from("localhost").unwrap();
-        let stream = TlsConnector::from(Arc::new(config))
-            .connect(name, stream)
-            .await?;
+        let stream = tls_connect(address, ca, identity).await?;
         let limits = Limits {
             message_bytes_max: 256 << 20,
             elements_max: 10_000_000,

@@ -115,6 +115,8 @@ fn a_hangup_takes_over_what_is_right_and_nothing_of_what_is_wrong() {
                 any,
                 "--control",
                 any,
+                "--http",
+                "127.0.0.1:0",
             ],
         );
         let folder = path.join("sealwire-dev");

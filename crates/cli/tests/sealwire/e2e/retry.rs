@@ -219,6 +219,8 @@ fn an_engine_that_is_killed_costs_no_call_and_is_used_again() {
             "127.0.0.1:0",
             "--control",
             "127.0.0.1:0",
+            "--http",
+            "127.0.0.1:0",
         ];
         let in_file: [&[&str]; 3] = [
             &["apps", "create", "demo"],

@@ -37,6 +37,8 @@ fn the_exit_status_and_the_json_say_how_bad_it_is() {
             any,
             "--control",
             any,
+            "--http",
+            "127.0.0.1:0",
         ])
         .output()
         .unwrap();

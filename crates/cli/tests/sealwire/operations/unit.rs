@@ -170,6 +170,8 @@ fn a_manager_is_told_of_readiness_life_and_the_end() {
             any,
             "--control",
             any,
+            "--http",
+            "127.0.0.1:0",
         ])
         .output()
         .unwrap();
@@ -268,6 +270,8 @@ fn a_second_signal_ends_a_drain() {
             &health,
             "--control",
             &operators,
+            "--http",
+            "127.0.0.1:0",
         ])
         // The drain must last until the second signal arrives.
         .env("SEALWIRE_LIMITS_DRAIN_MS_MAX", "3600000")

@@ -21,6 +21,7 @@ use super::audit::UnstartedRequest;
 use super::input::{Input, READ_BYTES};
 use super::request::{Rejected, Request, handle, prepare};
 use super::{Connection, End, InFlightPermit};
+use crate::http_on_rpc;
 use crate::network_scheduler::NetworkSlice;
 use crate::shutdown::Shutdown;
 use deferred::{ClassBackoff, DeferredRequest};
@@ -39,6 +40,8 @@ pub(super) struct Reader<R> {
     scanner: Scanner,
     shutdown: Shutdown,
     message_started: Option<MessageStart>,
+    /// True after the first message, which tells whether the client speaks another protocol.
+    has_received: bool,
     streaming: Option<StreamingRequest>,
     /// Oldest first.
     deferred: VecDeque<DeferredRequest>,
@@ -69,6 +72,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             scanner,
             shutdown,
             message_started: None,
+            has_received: false,
             streaming: None,
             deferred: VecDeque::new(),
             deferred_bytes: 0,
@@ -110,6 +114,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
         match self.scanner.scan(&self.input.buffer) {
             Scan::Message(layout) => {
+                self.has_received = true;
                 self.message_started = None;
                 let frame = self.input.take(layout.bytes);
                 self.connection
@@ -118,11 +123,17 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                     .request_bytes(layout.bytes as u64);
                 self.dispatch(frame, layout).await
             }
+            Scan::Rejected { .. }
+                if !self.has_received && http_on_rpc::is_request(&self.input.buffer) =>
+            {
+                Err(self.connection.reject_http().await)
+            }
             Scan::Rejected {
                 header,
                 error,
                 disposition,
             } => {
+                self.has_received = true;
                 self.reject_incomplete(header, &RequestFailure::Scan(error), disposition)
                     .await
             }

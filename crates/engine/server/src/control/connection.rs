@@ -18,6 +18,7 @@ use super::{
     UNAUTHORIZED_TIME_MAX, not_listed,
 };
 use crate::connection::{Peer, PrincipalState};
+use crate::http_on_rpc;
 use crate::network_scheduler::NetworkSlice;
 use crate::shutdown::Shutdown;
 use sealwire_access::Principal;
@@ -44,6 +45,8 @@ pub(super) struct Connection<S> {
     processed: usize,
     slice: NetworkSlice,
     message_started: Option<Instant>,
+    /// True after the first message, which tells whether the client speaks another protocol.
+    has_received: bool,
     /// The error format that the client requested.
     error_format: ErrorFormat,
 }
@@ -81,6 +84,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             processed: 0,
             slice: NetworkSlice::default(),
             message_started: None,
+            has_received: false,
             error_format: ErrorFormat::Map,
         }
     }
@@ -123,6 +127,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     }
                     self.discard(layout.bytes);
                 }
+                Scan::Rejected { .. } if self.is_http_request() => {
+                    return self.reject_http().await;
+                }
                 Scan::Rejected { header, .. } => break header,
             }
         };
@@ -138,6 +145,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             None => self.send_protocol_error(&not_listed()).await,
         }
+    }
+
+    /// Returns true if the first bytes of the connection are an HTTP request.
+    fn is_http_request(&self) -> bool {
+        !self.has_received && http_on_rpc::is_request(&self.buffer[self.processed..])
+    }
+
+    /// Responds in HTTP to an HTTP request, which the connection cannot serve.
+    async fn reject_http(&mut self) -> Result<(), Closed> {
+        tracing::debug!(principal = %self.principal, "HTTP request on the control listener");
+        self.state.pace.count_rejection(Instant::now());
+        self.send(&http_on_rpc::response(http_on_rpc::Listener::Control))
+            .await
     }
 
     async fn step(&mut self, shutdown: &mut Shutdown) -> Result<(), Closed> {
@@ -162,6 +182,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 }
             }
             Scan::Message(layout) => {
+                self.has_received = true;
                 self.message_started = None;
                 let result = self.handle_request(&layout).await;
                 self.discard(layout.bytes);
@@ -172,11 +193,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.message_started = self.message_started.filter(|_| !ended);
                 Ok(())
             }
+            Scan::Rejected { .. } if self.is_http_request() => {
+                self.reject_http().await?;
+                Err(Closed)
+            }
             Scan::Rejected {
                 header,
                 error,
                 disposition,
             } => {
+                self.has_received = true;
                 match header.and_then(|header| header.response_id()) {
                     Some(msgid) => {
                         self.record_and_reject(msgid, MethodLabel::UNKNOWN, &error.into())

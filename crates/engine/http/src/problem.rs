@@ -1,0 +1,147 @@
+//! Errors as problem documents (RFC 9457).
+
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
+use sealwire_wire::{DetailValue, ErrorCode, RpcError};
+use serde_json::{Map, Value, json};
+
+use crate::body::ResponseBody;
+
+/// Media type of a problem document.
+pub(crate) const PROBLEM: &str = "application/problem+json";
+
+/// Returns the status of an error code. A new code must choose its status here.
+pub(crate) const fn status_of(code: ErrorCode) -> StatusCode {
+    match code {
+        ErrorCode::BadRequest => StatusCode::BAD_REQUEST,
+        ErrorCode::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        ErrorCode::Unauthenticated => StatusCode::UNAUTHORIZED,
+        ErrorCode::Forbidden => StatusCode::FORBIDDEN,
+        ErrorCode::NotFound => StatusCode::NOT_FOUND,
+        ErrorCode::Conflict => StatusCode::CONFLICT,
+        ErrorCode::CannotOpen => StatusCode::UNPROCESSABLE_ENTITY,
+        ErrorCode::Overloaded => StatusCode::TOO_MANY_REQUESTS,
+        ErrorCode::Unavailable | ErrorCode::Cancelled => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorCode::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+        ErrorCode::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// A failed HTTP request.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    pub(crate) status: StatusCode,
+    pub(crate) error: RpcError,
+    /// True if the request was invalid before it reached the engine.
+    pub(crate) is_fault_of_sender: bool,
+    /// The `Allow` header of a wrong verb.
+    pub(crate) allowed: Option<&'static str>,
+}
+
+impl From<RpcError> for Problem {
+    fn from(error: RpcError) -> Self {
+        Self {
+            status: status_of(error.code),
+            error,
+            is_fault_of_sender: false,
+            allowed: None,
+        }
+    }
+}
+
+impl Problem {
+    /// Creates the problem of a request that is invalid as HTTP.
+    pub(crate) fn new(
+        status: StatusCode,
+        detail: impl Into<std::borrow::Cow<'static, str>>,
+    ) -> Self {
+        let code = match status {
+            StatusCode::NOT_FOUND => ErrorCode::NotFound,
+            StatusCode::PAYLOAD_TOO_LARGE => ErrorCode::TooLarge,
+            StatusCode::TOO_MANY_REQUESTS => ErrorCode::Overloaded,
+            StatusCode::REQUEST_TIMEOUT => ErrorCode::DeadlineExceeded,
+            _ => ErrorCode::BadRequest,
+        };
+        Self {
+            status,
+            error: RpcError::new(code, detail),
+            is_fault_of_sender: code != ErrorCode::Overloaded,
+            allowed: None,
+        }
+    }
+
+    /// Creates the problem of a request that is invalid by the rules of its parameters.
+    pub(crate) fn bad_request(detail: impl Into<std::borrow::Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, detail)
+    }
+
+    /// Creates the problem of a verb that a path does not have.
+    pub(crate) fn wrong_verb(allowed: &'static str) -> Self {
+        Self {
+            allowed: Some(allowed),
+            ..Self::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                format!("this path has {allowed} only"),
+            )
+        }
+    }
+
+    /// Returns the response. The members of the document besides those of RFC 9457 are `code`,
+    /// `retry_after_ms` and the details of the contract.
+    pub(crate) fn into_response(self) -> Response<ResponseBody> {
+        let Self {
+            status,
+            error,
+            allowed,
+            is_fault_of_sender: _,
+        } = self;
+        let mut document = Map::new();
+        document.insert(
+            "type".into(),
+            format!("urn:sealwire:error:{}", error.code.name()).into(),
+        );
+        document.insert(
+            "title".into(),
+            status.canonical_reason().unwrap_or("Error").into(),
+        );
+        document.insert("status".into(), status.as_u16().into());
+        document.insert("detail".into(), error.message.as_ref().into());
+        document.insert("code".into(), error.code.name().into());
+        if let Some(pause) = error.retry_after_ms {
+            document.insert("retry_after_ms".into(), pause.into());
+        }
+        for detail in &error.details {
+            // A detail never replaces a member of the document itself.
+            document
+                .entry(detail.key.as_ref())
+                .or_insert_with(|| detail_value(&detail.value));
+        }
+
+        let mut response = Response::new(ResponseBody::from(Value::Object(document).to_string()));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some(pause) = error.retry_after_ms {
+            // The header has whole seconds. A client that wants less reads `retry_after_ms`.
+            headers.insert(RETRY_AFTER, u64::from(pause).div_ceil(1_000).max(1).into());
+        }
+        if let Some(verb) = allowed {
+            headers.insert(ALLOW, HeaderValue::from_static(verb));
+        }
+        response
+    }
+}
+
+fn detail_value(value: &DetailValue) -> Value {
+    match value {
+        DetailValue::Text(text) => text.as_ref().into(),
+        DetailValue::Number(number) => (*number).into(),
+        DetailValue::Errors(errors) => errors
+            .iter()
+            .map(|error| {
+                json!({"path": error.path, "code": error.code.name(), "detail": error.message})
+            })
+            .collect(),
+    }
+}

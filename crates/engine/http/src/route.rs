@@ -1,0 +1,126 @@
+//! Paths of the HTTP interface.
+//!
+//! | path | request |
+//! | --- | --- |
+//! | `POST /v1/apps/{app}/encrypt`, and the other methods of the contract | a request on data of an app |
+//! | `GET /v1/health`, `GET /v1/info` | the methods of these names |
+
+use http::{Method as Verb, StatusCode};
+use sealwire_wire::{Method, Methods};
+
+use crate::problem::Problem;
+
+/// The request that a path names.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Route<'a> {
+    /// A method on data of an app.
+    Data {
+        /// The method of the contract.
+        method: Method,
+        /// The app, as the path spells it.
+        app: &'a str,
+    },
+    /// A method without an app and without parameters.
+    Plain(Method),
+}
+
+/// Finds the request that a path names.
+///
+/// # Errors
+/// A path that does not exist, or a verb that it does not have.
+pub(crate) fn find<'a>(verb: &Verb, path: &'a str) -> Result<Route<'a>, Problem> {
+    let rest = path.strip_prefix("/v1/").ok_or_else(unknown_path)?;
+    if let Some(method) = plain(rest) {
+        return match *verb {
+            Verb::GET => Ok(Route::Plain(method)),
+            _ => Err(Problem::wrong_verb("GET")),
+        };
+    }
+    let (app, name) = rest
+        .strip_prefix("apps/")
+        .and_then(|rest| rest.split_once('/'))
+        .ok_or_else(unknown_path)?;
+    if app.contains('%') || name.contains('%') {
+        return Err(Problem::bad_request(
+            "the path must not have escapes: names of apps are of A-Z a-z 0-9 . _ -",
+        ));
+    }
+    let method = Method::from_name(name.as_bytes())
+        .filter(|method| Methods::DATA.contains(*method) && takes_app(*method))
+        .ok_or_else(|| {
+            Problem::new(
+                StatusCode::NOT_FOUND,
+                "no such method; GET /v1/info lists the methods of this engine",
+            )
+        })?;
+    match *verb {
+        Verb::POST => Ok(Route::Data { method, app }),
+        _ => Err(Problem::wrong_verb("POST")),
+    }
+}
+
+fn plain(name: &str) -> Option<Method> {
+    match name {
+        "health" => Some(Method::Health),
+        "info" => Some(Method::Info),
+        _ => None,
+    }
+}
+
+/// Returns true if the method has the parameter `app`.
+fn takes_app(method: Method) -> bool {
+    method.params().iter().any(|param| param.name == "app")
+}
+
+fn unknown_path() -> Problem {
+    Problem::new(
+        StatusCode::NOT_FOUND,
+        "no such path; requests go to /v1/apps/{app}/{method}, such as /v1/apps/demo/encrypt",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_name_methods() {
+        for (verb, path, expected) in [
+            (Verb::GET, "/v1/health", Ok(Route::Plain(Method::Health))),
+            (Verb::GET, "/v1/info", Ok(Route::Plain(Method::Info))),
+            (
+                Verb::POST,
+                "/v1/apps/demo/encrypt",
+                Ok(Route::Data {
+                    method: Method::Encrypt,
+                    app: "demo",
+                }),
+            ),
+            (
+                Verb::POST,
+                "/v1/apps/a.b-c_D/objects.query",
+                Ok(Route::Data {
+                    method: Method::ObjectsQuery,
+                    app: "a.b-c_D",
+                }),
+            ),
+            (Verb::POST, "/v1/health", Err(405)),
+            (Verb::GET, "/v1/apps/demo/encrypt", Err(405)),
+            (Verb::POST, "/", Err(404)),
+            (Verb::POST, "/v2/apps/demo/encrypt", Err(404)),
+            (Verb::POST, "/v1/apps/demo", Err(404)),
+            (Verb::POST, "/v1/apps/demo/", Err(404)),
+            (Verb::POST, "/v1/apps/demo/encrpyt", Err(404)),
+            (Verb::POST, "/v1/apps/demo/encrypt/", Err(404)),
+            (Verb::POST, "/v1/apps/demo/../demo/encrypt", Err(404)),
+            (Verb::POST, "/v1/apps/demo%2fx/encrypt", Err(400)),
+            (Verb::POST, "//v1/apps/demo/encrypt", Err(404)),
+            // Control methods are those of the control listener alone.
+            (Verb::POST, "/v1/apps/demo/apps.create", Err(404)),
+            (Verb::POST, "/v1/apps/demo/health", Err(404)),
+        ] {
+            let found = find(&verb, path).map_err(|problem| problem.status.as_u16());
+            assert_eq!(found, expected, "{verb} {path}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Serves HTTP connections: each one is a client of the engine on a connection inside the process.
+//!
+//! The engine serves that connection as it serves those of the data listener, under the principal
+//! of the client certificate. HTTP adds only the translation, in [`sealwire_http`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sealwire_engine::engine::Engine;
+use sealwire_http::{HttpOptions, Pace, Permits};
+use sealwire_settings::Config;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use crate::accept::Serve;
+use crate::connection::{self, Peer, PrincipalState};
+use crate::shutdown::Shutdown;
+
+/// Buffer of the connection inside the process, in bytes and per direction.
+const PIPE_BYTES: usize = 64 << 10;
+
+/// Conversions of long documents at once: half of the threads that the runtime has for blocking
+/// work beside the crypto threads.
+const CONVERSIONS_MAX: usize = 4;
+
+/// The pace of a principal, with the metric of pauses.
+struct PrincipalPace {
+    state: Arc<PrincipalState>,
+    engine: Arc<Engine>,
+}
+
+impl Pace for PrincipalPace {
+    fn count_rejected(&self) {
+        self.state.pace.count_rejection(Instant::now());
+    }
+
+    fn pause(&self) -> Option<Instant> {
+        let until = self.state.pace.pause(Instant::now())?;
+        self.engine.metrics.read_paused();
+        Some(until)
+    }
+}
+
+/// The service of the HTTP listener.
+#[derive(Clone)]
+pub(crate) struct HttpService {
+    engine: Arc<Engine>,
+    /// Memory for the bodies of all clients together.
+    body_memory: Arc<Semaphore>,
+    /// Threads for conversions of long documents, for all clients together.
+    conversions: Arc<Semaphore>,
+}
+
+impl HttpService {
+    pub(crate) fn new(engine: &Arc<Engine>, config: &Config) -> Self {
+        let bytes = usize::try_from(config.schedule.memory_bytes()).unwrap_or(usize::MAX);
+        Self {
+            engine: Arc::clone(engine),
+            body_memory: Arc::new(Semaphore::new(sealwire_http::memory_permits(bytes))),
+            conversions: Arc::new(Semaphore::new(CONVERSIONS_MAX)),
+        }
+    }
+}
+
+impl Serve for HttpService {
+    const ALPN: &'static [&'static [u8]] = &sealwire_http::ALPN;
+
+    async fn serve<S>(self, peer: Peer, stream: S, shutdown: Shutdown)
+    where
+        S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
+    {
+        let limits = &self.engine.limits;
+        let network = Arc::clone(&peer.state.network);
+        let options = HttpOptions {
+            body_bytes_max: limits.message_bytes_max,
+            discard_bytes_max: limits.discard_bytes_max,
+            depth_max: limits.depth_max as usize,
+            response_bytes_max: limits.reply_bytes_max,
+            result_bytes_max: limits.bytes_per_connection_max,
+            idle_time_max: Duration::from_millis(limits.idle_ms_max),
+            body_time_max: Duration::from_millis(limits.message_ms_max),
+            write_time_max: Duration::from_millis(limits.write_stall_ms_max),
+            streams_max: u32::try_from(limits.in_flight_per_connection_max).unwrap_or(u32::MAX),
+            body_memory: Permits {
+                all: self.body_memory,
+                principal: Arc::clone(&peer.state.body_memory),
+            },
+            conversions: Permits {
+                all: self.conversions,
+                principal: Arc::clone(&peer.state.conversions),
+            },
+            pace: Arc::new(PrincipalPace {
+                state: Arc::clone(&peer.state),
+                engine: Arc::clone(&self.engine),
+            }),
+            spawn: Arc::new(move |task| drop(tokio::spawn(Arc::clone(&network).run(task)))),
+        };
+        let (http, pipe) = tokio::io::duplex(PIPE_BYTES);
+        tokio::join!(
+            sealwire_http::serve(stream, http, options),
+            connection::serve(self.engine, peer, pipe, shutdown),
+        );
+    }
+}
