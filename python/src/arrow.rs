@@ -283,7 +283,7 @@ async fn send_all(
                 .and_then(|(part, number)| {
                     let earlier = leaves[first..part.leaf]
                         .iter()
-                        .map(Leaf::rows)
+                        .map(Leaf::len)
                         .sum::<usize>();
                     Some(earlier + leaves[part.leaf].nth_present(part.first_row, number)?)
                 });
