@@ -111,7 +111,8 @@ fn an_engine_starts_with_one_good_slot_and_waits_for_no_dead_provider() {
         assert_eq!(opened.payload, payload);
         assert_eq!(unwraps(&engine, "token", "ok"), 1);
         // A timeout ends a try, and the next one is a new request.
-        assert!(silent.take_requests().len() <= 1);
+        let requests = silent.take_requests();
+        assert!(requests.len() <= 1, "{requests:?}");
         for outcome in ["ok", "unavailable"] {
             assert_eq!(unwraps(&engine, "silent", outcome), 0, "silent: {outcome}");
         }

@@ -311,7 +311,7 @@ fn http_errors_are_problem_documents() {
                 &[],
                 404,
                 "not_found",
-                "no app of that name",
+                "no app has the name in the request",
             ),
             (
                 "/v1/apps/sh%6fp/encrypt",
