@@ -719,6 +719,8 @@ fn http_rejects_requests_that_can_be_read_in_two_ways() {
             "POST /v1/apps/shop/encrypt HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
             "POST /v1/apps/shop/encrypt HTTP/3.0\r\nhost: x\r\n\r\n",
             "POST /v1/apps/shop/encrypt\r\n\r\n",
+            "CONNECT a:1 HTTP/1.1\r\nhost: a\r\n\r\nPOST /v1/apps/shop/encrypt HTTP/1.1\nhost: x\ncontent-length: 2\ncontent-length: 2\n\n{}",
+            "POST /v1/apps/shop/encrypt#/../health HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}",
         ] {
             let mut stream = tls_connect(
                 harness.http_address(),
