@@ -42,8 +42,8 @@ pub struct FramingScanner {
     line_len: usize,
     length: Option<u64>,
     has_coding: bool,
-    /// Breaks lines of heads that end without a carriage return.
-    rejects_bare_line_feeds: bool,
+    /// Breaks heads as [`FramingScanner::strict`] says.
+    is_strict: bool,
     previous: u8,
 }
 
@@ -62,17 +62,18 @@ impl FramingScanner {
             line_len: 0,
             length: None,
             has_coding: false,
-            rejects_bare_line_feeds: false,
+            is_strict: false,
             previous: 0,
         }
     }
 
     /// Also breaks heads with a line that ends without a carriage return, which a receiver may
-    /// accept or reject (RFC 9112, section 2.2).
+    /// accept or reject (RFC 9112, section 2.2). Also breaks targets with a fragment, which hyper
+    /// drops, and `CONNECT`, after which the bytes need not be HTTP.
     #[must_use]
-    pub const fn rejecting_bare_line_feeds(self) -> Self {
+    pub const fn strict(self) -> Self {
         Self {
-            rejects_bare_line_feeds: true,
+            is_strict: true,
             ..self
         }
     }
@@ -124,17 +125,17 @@ impl FramingScanner {
 
     fn scan_byte(&mut self, byte: &mut u8) {
         let previous = std::mem::replace(&mut self.previous, *byte);
-        if self.rejects_bare_line_feeds
-            && *byte == b'\n'
-            && previous != b'\r'
-            && self.is_in_head_line()
-        {
+        if self.is_strict && *byte == b'\n' && previous != b'\r' && self.is_in_head_line() {
             *byte = 0;
             self.part = Part::Unchecked;
             return;
         }
         self.part = match (self.part, *byte) {
-            (Part::RequestLine, b'\n') => self.end_request_line(),
+            (Part::RequestLine, b'#') if self.is_strict => {
+                *byte = 0;
+                Part::Unchecked
+            }
+            (Part::RequestLine, b'\n') => self.end_request_line(byte),
             (Part::HeaderName, b'\n') => self.end_line_without_colon(),
             (Part::HeaderName, b':') => self.start_value(byte),
             (Part::RequestLine | Part::HeaderName, other) => {
@@ -184,17 +185,21 @@ impl FramingScanner {
 
     fn start_message(&mut self) -> Part {
         *self = Self {
-            rejects_bare_line_feeds: self.rejects_bare_line_feeds,
+            is_strict: self.is_strict,
             ..Self::new()
         };
         Part::RequestLine
     }
 
-    fn end_request_line(&mut self) -> Part {
+    fn end_request_line(&mut self, line_feed: &mut u8) -> Part {
         let line = self.line_start();
         if line.is_empty() || line == b"\r" {
             // Empty lines before a request are skipped.
             return self.start_message();
+        }
+        if self.is_strict && line.starts_with(b"CONNECT ") {
+            *line_feed = 0;
+            return Part::Unchecked;
         }
         if line.starts_with(b"CONNECT ") || line.starts_with(b"PRI * HTTP/2.0") {
             return Part::Unchecked;
@@ -335,10 +340,38 @@ mod tests {
                 "POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\n\nGET / HTTP/1.1\0",
             ),
         ] {
-            let mut bytes = stream.as_bytes().to_vec();
-            let mut scanner = FramingScanner::new().rejecting_bare_line_feeds();
-            scanner.scan_bytes(&mut bytes);
-            assert_eq!(String::from_utf8(bytes).unwrap(), expected, "{stream:?}");
+            assert_eq!(scanned_strictly(stream), expected, "{stream:?}");
         }
+    }
+
+    #[test]
+    fn connect_and_fragments_break_a_strict_head() {
+        for (stream, expected) in [
+            (
+                "CONNECT a:1 HTTP/1.1\r\nhost: a\r\n\r\n",
+                "CONNECT a:1 HTTP/1.1\r\0host: a\r\n\r\n",
+            ),
+            (
+                "GET / HTTP/1.1\r\nHost: a#\r\n\r\nCONNECT a:1 HTTP/1.1\r\n\r\n",
+                "GET / HTTP/1.1\r\nHost: a#\r\n\r\nCONNECT a:1 HTTP/1.1\r\0\r\n",
+            ),
+            ("GET /a#b HTTP/1.1\r\n\r\n", "GET /a\0b HTTP/1.1\r\n\r\n"),
+            (
+                "GET /a-target-longer-than-the-prefix#b HTTP/1.1\r\n\r\n",
+                "GET /a-target-longer-than-the-prefix\0b HTTP/1.1\r\n\r\n",
+            ),
+        ] {
+            assert_eq!(scanned_strictly(stream), expected, "{stream:?}");
+        }
+        assert_eq!(
+            scanned("GET /a#b HTTP/1.1\r\n\r\n"),
+            "GET /a#b HTTP/1.1\r\n\r\n"
+        );
+    }
+
+    fn scanned_strictly(stream: &str) -> String {
+        let mut bytes = stream.as_bytes().to_vec();
+        FramingScanner::new().strict().scan_bytes(&mut bytes);
+        String::from_utf8(bytes).unwrap()
     }
 }

@@ -49,10 +49,11 @@ const JSON_REQUEST: &str = "application/vnd.sealwire.request+json";
 const MSGPACK_REQUEST: &str = "application/vnd.sealwire.request+msgpack";
 
 impl Form {
-    /// Returns the form that the content type names. A body without a content type is JSON.
+    /// Returns the form that the content type names.
     ///
     /// # Errors
-    /// Another content type, more than one, or a compressed body.
+    /// No or another content type, more than one, or a compressed body. A body without a content
+    /// type is rejected because web pages can send it to other sites.
     pub(crate) fn of(headers: &HeaderMap) -> Result<Self, Problem> {
         if headers.contains_key(CONTENT_ENCODING) {
             return Err(Problem::new(
@@ -62,7 +63,6 @@ impl Form {
         }
         let mut values = headers.get_all(CONTENT_TYPE).iter();
         let essence = match (values.next(), values.next()) {
-            (None, _) => Some(JSON),
             (Some(value), None) => value
                 .to_str()
                 .ok()

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -66,6 +66,7 @@ impl Exchange {
         head: &Parts,
         body: &mut Incoming,
     ) -> Result<Response<ResponseBody>, Problem> {
+        route::check_no_web_page(&head.headers)?;
         if head.uri.query().is_some() {
             return Err(Problem::bad_request(
                 "the path takes no query; parameters are headers such as sealwire-select, or stand in a request object",
@@ -236,6 +237,7 @@ impl Exchange {
             HeaderValue::from_static(encoding.media_type()),
         );
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         response
     }
 

@@ -18,7 +18,7 @@ impl<T> CheckedFraming<T> {
     pub(crate) const fn new(io: T) -> Self {
         Self {
             io,
-            scanner: FramingScanner::new().rejecting_bare_line_feeds(),
+            scanner: FramingScanner::new().strict(),
         }
     }
 }

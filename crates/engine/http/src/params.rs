@@ -51,7 +51,7 @@ impl Params {
     /// Adds the parameters of the headers.
     ///
     /// # Errors
-    /// A header that names no parameter of the method, that a header cannot carry, or whose value
+    /// A header names no parameter of the method, or one that a header cannot carry, or its value
     /// has the wrong form. The engine checks the rules of the values.
     pub(crate) fn add_headers(
         &mut self,
@@ -62,6 +62,12 @@ impl Params {
             let Some(name) = header.as_str().strip_prefix(PREFIX) else {
                 continue;
             };
+            if name.contains('_') {
+                // Some proxies drop such headers or merge them with those of another spelling.
+                return Err(Problem::bad_request(format!(
+                    "header {header} must be spelled with - instead of _"
+                )));
+            }
             let name = name.replace('-', "_");
             let param = method
                 .params()
@@ -79,8 +85,13 @@ impl Params {
             let param = method.params().iter().find(|param| param.name == name);
             if let Some(param) = param
                 && headers.contains_key(header)
-                && !headers.contains_key(format!("{PREFIX}{}", name.replace('_', "-")))
             {
+                let other = header_name(name);
+                if headers.contains_key(&other) {
+                    return Err(Problem::bad_request(format!(
+                        "headers {header} and {other} are the same parameter; send one of them"
+                    )));
+                }
                 self.add_header(param, header, headers)?;
             }
         }
@@ -105,7 +116,7 @@ impl Params {
         self.key(param.name);
         match param.types {
             "integer" | "integer or nil" => {
-                let number: u64 = only_value(header, &values)?.parse().map_err(|_| {
+                let number = parse_number(only_value(header, &values)?).ok_or_else(|| {
                     Problem::bad_request(format!("header {header} must be {}", param.rule))
                 })?;
                 write::uint(&mut self.bytes, number);
@@ -126,7 +137,7 @@ impl Params {
                 let mut items = Vec::new();
                 for value in values {
                     split_list(value, &mut items).ok_or_else(|| {
-                        Problem::bad_request(format!("header {header} has an open quote"))
+                        Problem::bad_request(format!("header {header} must be a list separated by commas; an item in quotes must be closed and be followed by a comma"))
                     })?;
                 }
                 let len = u32::try_from(items.len()).unwrap_or(u32::MAX);
@@ -137,7 +148,7 @@ impl Params {
             }
             _ => {
                 return Err(Problem::bad_request(format!(
-                    "a header cannot carry {}; send a request object",
+                    "a header cannot carry {}; send the parameters as an object, with content type application/vnd.sealwire.request+json",
                     param.name
                 )));
             }
@@ -148,7 +159,8 @@ impl Params {
     /// Adds the entries of a request object, a MessagePack map. Returns the payload, if it has one.
     ///
     /// # Errors
-    /// A document that is no object, or an entry for the app, which stands in the path.
+    /// A document that is no object, a second payload, or an entry for the app, which stands in the
+    /// path. The engine rejects other keys that occur twice.
     pub(crate) fn add_object<'a>(&mut self, object: &'a [u8]) -> Result<Option<&'a [u8]>, Problem> {
         let mut reader = TokenReader::new(object);
         let Ok(Token::Map(len)) = reader.token() else {
@@ -163,6 +175,9 @@ impl Params {
                     return Err(Problem::bad_request(
                         "app stands in the path; remove it from the body",
                     ));
+                }
+                PAYLOAD if payload.is_some() => {
+                    return Err(Problem::bad_request("key payload occurs twice"));
                 }
                 PAYLOAD => payload = Some(value),
                 name => {
@@ -195,14 +210,26 @@ fn header_names(method: Method) -> String {
         .params()
         .iter()
         .filter(|param| !matches!(param.name, "app" | PAYLOAD))
-        .map(|param| format!("{PREFIX}{}", param.name.replace('_', "-")))
+        .map(|param| header_name(param.name))
         .collect();
     names.join(", ")
 }
 
+/// Returns the header that carries a parameter.
+fn header_name(param: &str) -> String {
+    format!("{PREFIX}{}", param.replace('_', "-"))
+}
+
+/// Parses a number of decimal digits, without a sign or leading zeros.
+fn parse_number(text: &str) -> Option<u64> {
+    let is_plain =
+        text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    text.parse().ok().filter(|_| is_plain)
+}
+
 /// Splits a list into its items, which are separated by commas. An item in double quotes can have
-/// commas, and `\"` and `\\` for these characters (as strings of RFC 9651). Returns `None` for an
-/// open quote.
+/// commas, and `\"` and `\\` for these characters (as strings of RFC 9651). Returns `None` if a quote
+/// is open or if text follows a closing quote.
 fn split_list(text: &str, items: &mut Vec<String>) -> Option<()> {
     let mut rest = text.trim_start();
     while !rest.is_empty() {
@@ -307,11 +334,20 @@ mod tests {
                 "header sealwire-deadline-ms must be 1 to 3600000",
             ),
             ("sealwire-deadline-ms", "-1", "must be 1 to 3600000"),
+            ("sealwire-deadline-ms", "+500", "must be 1 to 3600000"),
+            ("sealwire-deadline-ms", "0500", "must be 1 to 3600000"),
+            ("sealwire-deadline-ms", "", "must be 1 to 3600000"),
             (
                 "sealwire-select",
                 "\"$.a",
-                "header sealwire-select has an open quote",
+                "header sealwire-select must be a list",
             ),
+            (
+                "sealwire-select",
+                "\"$.a\"b",
+                "header sealwire-select must be a list",
+            ),
+            ("sealwire-key_scope", "field", "spelled with - instead of _"),
         ] {
             let mut headers = HeaderMap::new();
             headers.append(
@@ -327,6 +363,29 @@ mod tests {
                 error.error.message
             );
         }
+    }
+
+    #[test]
+    fn headers_that_carry_one_parameter_twice_are_rejected() {
+        for (standard, own) in [
+            ("idempotency-key", "sealwire-idempotency-key"),
+            ("traceparent", "sealwire-traceparent"),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.append(standard, "a".parse().unwrap());
+            headers.append(own, "a".parse().unwrap());
+            let error = Params::of_app("demo")
+                .add_headers(Method::Tokenize, &headers)
+                .unwrap_err();
+            assert!(error.error.message.contains("the same parameter"), "{own}");
+        }
+    }
+
+    #[test]
+    fn request_objects_with_two_payloads_are_rejected() {
+        let object = b"\x82\xa7payload\x01\xa7payload\x02";
+        let error = Params::of_app("demo").add_object(object).unwrap_err();
+        assert_eq!(error.error.message, "key payload occurs twice");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Errors as problem documents (RFC 9457).
 
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
+};
 use http::{Response, StatusCode};
 use sealwire_wire::{DetailValue, ErrorCode, RpcError};
 use serde_json::{Map, Value, json};
@@ -56,6 +58,7 @@ impl Problem {
         detail: impl Into<std::borrow::Cow<'static, str>>,
     ) -> Self {
         let code = match status {
+            StatusCode::FORBIDDEN => ErrorCode::Forbidden,
             StatusCode::NOT_FOUND => ErrorCode::NotFound,
             StatusCode::PAYLOAD_TOO_LARGE => ErrorCode::TooLarge,
             StatusCode::TOO_MANY_REQUESTS => ErrorCode::Overloaded,
@@ -122,6 +125,7 @@ impl Problem {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         if let Some(pause) = error.retry_after_ms {
             // The header has whole seconds. A client that wants less reads `retry_after_ms`.
             headers.insert(RETRY_AFTER, u64::from(pause).div_ceil(1_000).max(1).into());

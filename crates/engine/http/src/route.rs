@@ -5,7 +5,8 @@
 //! | `POST /v1/apps/{app}/encrypt`, and the other methods of the contract | a request on data of an app |
 //! | `GET /v1/health`, `GET /v1/info` | the methods of these names |
 
-use http::{Method as Verb, StatusCode};
+use http::header::ORIGIN;
+use http::{HeaderMap, Method as Verb, StatusCode};
 use sealwire_wire::{Method, Methods};
 
 use crate::problem::Problem;
@@ -22,6 +23,25 @@ pub(crate) enum Route<'a> {
     },
     /// A method without an app and without parameters.
     Plain(Method),
+}
+
+/// Rejects requests of web pages. A browser sends the client's certificate with them, and no page
+/// is meant to use it. An address that the user enters is allowed.
+///
+/// # Errors
+/// The request has an `Origin`, or a `Sec-Fetch-Site` other than `none`.
+pub(crate) fn check_no_web_page(headers: &HeaderMap) -> Result<(), Problem> {
+    let has_site = headers
+        .get_all("sec-fetch-site")
+        .iter()
+        .any(|site| site != "none");
+    if has_site || headers.contains_key(ORIGIN) {
+        return Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            "requests of web pages, with Origin or Sec-Fetch-Site, are not served",
+        ));
+    }
+    Ok(())
 }
 
 /// Finds the request that a path names.
@@ -82,6 +102,24 @@ fn unknown_path() -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn web_pages_are_rejected() {
+        for (name, value, is_served) in [
+            ("sec-fetch-site", "none", true),
+            ("sec-fetch-site", "same-origin", false),
+            ("sec-fetch-site", "cross-site", false),
+            ("origin", "https://localhost:7446", false),
+            ("origin", "null", false),
+            ("sec-fetch-mode", "navigate", true),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, value.parse().unwrap());
+            let checked = check_no_web_page(&headers).map_err(|problem| problem.status.as_u16());
+            let expected = if is_served { Ok(()) } else { Err(403) };
+            assert_eq!(checked, expected, "{name}: {value}");
+        }
+    }
 
     #[test]
     fn paths_name_methods() {

@@ -290,6 +290,38 @@ fn http_errors_are_problem_documents() {
         for (path, body, arguments, status, code, says) in [
             ("/", "{}", &[][..], 404, "not_found", "no such path"),
             (
+                encrypt,
+                "{\"a\":1}",
+                &["-H", "origin: https://localhost"],
+                403,
+                "forbidden",
+                "web pages",
+            ),
+            (
+                "/v1/apps/shop/tokens.prune",
+                "{}",
+                &["-H", "sec-fetch-site: cross-site"],
+                403,
+                "forbidden",
+                "web pages",
+            ),
+            (
+                encrypt,
+                "{\"a\":1}",
+                &["-H", "content-type;"],
+                415,
+                "bad_request",
+                "content type must be",
+            ),
+            (
+                encrypt,
+                "{\"a\":1}",
+                &["-H", "content-type:"],
+                415,
+                "bad_request",
+                "content type must be",
+            ),
+            (
                 "/v1/apps/shop/encrpyt",
                 "{}",
                 &[],
@@ -585,6 +617,11 @@ fn http_errors_are_problem_documents() {
                     Some("application/problem+json"),
                     "{case}"
                 );
+                assert_eq!(
+                    reply.header("x-content-type-options"),
+                    Some("nosniff"),
+                    "{case}"
+                );
                 if status == 405 {
                     assert_eq!(reply.header("allow"), Some("POST"), "{case}");
                 }
@@ -600,6 +637,12 @@ fn http_errors_are_problem_documents() {
             }
         }
         assert_eq!(curl.send("/v1/health", &[]).await.status, 200);
+        let entered = ["-H", "sec-fetch-site: none"];
+        let health = curl.send("/v1/health", &entered).await;
+        assert_eq!(health.status, 200);
+        assert_eq!(health.header("x-content-type-options"), Some("nosniff"));
+        let fetched = ["-H", "sec-fetch-site: same-site"];
+        assert_eq!(curl.send("/v1/health", &fetched).await.status, 403);
     });
 }
 
@@ -676,6 +719,8 @@ fn http_rejects_requests_that_can_be_read_in_two_ways() {
             "POST /v1/apps/shop/encrypt HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
             "POST /v1/apps/shop/encrypt HTTP/3.0\r\nhost: x\r\n\r\n",
             "POST /v1/apps/shop/encrypt\r\n\r\n",
+            "CONNECT a:1 HTTP/1.1\r\nhost: a\r\n\r\nPOST /v1/apps/shop/encrypt HTTP/1.1\nhost: x\ncontent-length: 2\ncontent-length: 2\n\n{}",
+            "POST /v1/apps/shop/encrypt#/../health HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}",
         ] {
             let mut stream = tls_connect(
                 harness.http_address(),
@@ -684,6 +729,12 @@ fn http_rejects_requests_that_can_be_read_in_two_ways() {
             )
             .await
             .unwrap();
+            // With a content type, a body is read.
+            let request = request.replacen(
+                " HTTP/1.1\r\n",
+                " HTTP/1.1\r\ncontent-type: application/json\r\n",
+                1,
+            );
             let follower = "GET /v1/health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
             let _ = stream
                 .write_all(format!("{request}{follower}").as_bytes())
@@ -876,8 +927,7 @@ fn http_body_that_stops_ends_with_a_problem() {
         )
         .await
         .unwrap();
-        let head =
-            "POST /v1/apps/shop/encrypt HTTP/1.1\r\nhost: x\r\ncontent-length: 20\r\n\r\n{\"a\":";
+        let head = "POST /v1/apps/shop/encrypt HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n{\"a\":";
         stream.write_all(head.as_bytes()).await.unwrap();
         let mut response = Vec::new();
         let _ = stream.read_to_end(&mut response).await;
