@@ -272,7 +272,7 @@ class Spark(unittest.TestCase):
         rule = 'unknown = "keep"\nrule = [{ %s, mask = "redact" }]'
         for target, message in (
             ('column = "Email"', "only in case"),
-            ('path = "$.person.email"', "no such column"),
+            ('path = "$.person.email"', "which does not exist"),
             ('column = "data"', "variant"),
             ('kind = "email"', "variant"),
         ):
