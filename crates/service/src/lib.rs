@@ -27,3 +27,4 @@ pub mod spans;
 #[cfg(feature = "tls")]
 pub mod tls_files;
 pub mod trusted_file;
+mod write_through;

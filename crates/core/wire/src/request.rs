@@ -88,12 +88,17 @@ pub fn cancel(out: &mut Vec<u8>, msgid: u32) {
     write::uint(out, u64::from(msgid));
 }
 
-fn request(out: &mut Vec<u8>, msgid: u32, method: Method, write: impl Fn(&mut Writer<'_>)) {
+/// Appends the head of a request. The map of its parameters must follow.
+pub fn start(out: &mut Vec<u8>, msgid: u32, method: Method) {
     write::array_len(out, 4);
     write::uint(out, 0);
     write::uint(out, u64::from(msgid));
     write::str(out, method.name());
     write::array_len(out, 1);
+}
+
+fn request(out: &mut Vec<u8>, msgid: u32, method: Method, write: impl Fn(&mut Writer<'_>)) {
+    start(out, msgid, method);
     let mut writer = Writer::begin(out, method);
     write(&mut writer);
     if method.takes_document() {

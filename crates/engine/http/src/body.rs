@@ -26,7 +26,7 @@ const READ_AHEAD: usize = 64 << 10;
 pub(crate) enum Encoding {
     /// JSON text.
     Json,
-    /// One MessagePack value.
+    /// A single MessagePack value.
     MsgPack,
 }
 

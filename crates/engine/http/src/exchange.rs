@@ -6,17 +6,14 @@
 //! 4. The result becomes the body of the response. In JSON documents only the changed values are
 //!    written anew.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use sealwire_msgpack::write;
 use sealwire_payload::{WalkLimits, json};
 use sealwire_wire::{Document, ErrorCode, Method, RpcError, request};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::sleep_until;
 
 use crate::HttpOptions;
@@ -89,7 +86,8 @@ impl Exchange {
             Encoding::Json => self.to_msgpack(&body).await?,
             Encoding::MsgPack => self.checked_msgpack(&body).await?,
         };
-        // The message to the engine is a copy of the document.
+        // The body, its conversion, and the message to the engine, which is a copy. For MessagePack the
+        // first two are one.
         memory.grow(body.len() + 2 * converted.len(), &self.options.body_memory)?;
 
         // A method without a document takes its parameters as an object in any case.
@@ -109,7 +107,7 @@ impl Exchange {
             Encoding::MsgPack => payload,
         };
         let mut response = self.response(form.encoding, bytes, memory, result.memory);
-        describe(&document, response.headers_mut());
+        describe(&document, response.headers_mut())?;
         Ok(response)
     }
 
@@ -120,15 +118,11 @@ impl Exchange {
         params: &Params,
         payload: Option<&[u8]>,
     ) -> Result<EngineResult, Problem> {
-        let encode = |out: &mut Vec<u8>, msgid| {
-            write::array_len(out, 4);
-            write::uint(out, 0);
-            write::uint(out, u64::from(msgid));
-            write::str(out, method.name());
-            write::array_len(out, 1);
+        let result = self.session.call(|out, msgid| {
+            request::start(out, msgid, method);
             params.encode(payload, out);
-        };
-        self.session.call(encode).await.map_err(Problem::from)
+        });
+        result.await.map_err(Problem::from)
     }
 
     async fn to_msgpack(&self, body: &Bytes) -> Result<Bytes, Problem> {
@@ -163,7 +157,7 @@ impl Exchange {
         let bytes = text.len().max(after.len());
         let spliced = self
             .convert(bytes, move || {
-                let mut out = Vec::with_capacity(text.len() + after.len());
+                let mut out = Vec::with_capacity(text.len().max(after.len()));
                 json::splice(&text, &before, &after, &mut out, limits).map(|()| out)
             })
             .await?;
@@ -172,8 +166,8 @@ impl Exchange {
             .map_err(|error| unprintable(&error))
     }
 
-    /// Converts a document. The conversion of a long one runs on a thread of its own, because it
-    /// would delay every other connection of the network thread. A principal has one such thread.
+    /// Converts a document. A blocking thread converts a long document, because the conversion would
+    /// delay every other connection of the network thread. A principal uses one such thread at a time.
     async fn convert<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -182,11 +176,11 @@ impl Exchange {
         if bytes <= INLINE_BYTES_MAX {
             return Ok(conversion());
         }
-        let permits = &self.options.conversions;
-        let permits = [&permits.principal, &permits.all].map(Arc::clone);
-        let [principal, all] = permits.map(Semaphore::acquire_owned);
-        // The permit of the principal comes first, so that a waiting principal holds no other.
-        let permits = (principal.await, all.await);
+        let crate::Permits { all, principal } = self.options.conversions.clone();
+        // A principal that waits for its own permit takes none of the shared permits. The semaphores
+        // are never closed.
+        let principal = principal.acquire_owned().await;
+        let permits = (principal, all.acquire_owned().await);
         let converted = tokio::task::spawn_blocking(move || {
             let converted = conversion();
             drop(permits);
@@ -249,28 +243,35 @@ impl Exchange {
     }
 }
 
-/// Adds what a result says about its document.
-fn describe(document: &Document<'_>, headers: &mut HeaderMap) {
+/// Adds the headers that describe the document of a result.
+fn describe(document: &Document<'_>, headers: &mut HeaderMap) -> Result<(), Problem> {
     headers.insert("sealwire-generation", document.generation.into());
     let failed = document.errors.len() as u64 + document.errors_omitted;
     if failed > 0 {
         headers.insert("sealwire-field-errors", failed.into());
     }
     let positions: Vec<String> = document.unmatched.iter().map(u32::to_string).collect();
-    if let Ok(value) = HeaderValue::from_str(&positions.join(", "))
-        && !positions.is_empty()
-    {
-        headers.insert("sealwire-unmatched", value);
+    for (name, text) in [
+        ("sealwire-unmatched", positions.join(", ")),
+        (
+            "sealwire-encapsulations",
+            document.encapsulations.join(", "),
+        ),
+    ] {
+        if !text.is_empty() {
+            // Without its encapsulations no field of the document opens.
+            let value = HeaderValue::from_str(&text)
+                .map_err(|_| RpcError::new(ErrorCode::Internal, "internal error"))?;
+            headers.insert(name, value);
+        }
     }
-    if let Ok(value) = HeaderValue::from_str(&document.encapsulations.join(", "))
-        && !value.is_empty()
-    {
-        headers.insert("sealwire-encapsulations", value);
-    }
+    Ok(())
 }
 
 /// Returns the problem of a result that JSON cannot represent.
 fn unprintable(error: &json::JsonError) -> Problem {
-    let detail = format!("the result has no JSON form: {error}; ask for application/msgpack");
+    let detail = format!(
+        "the result has no JSON form: {error}; send the request as MessagePack, and the response is MessagePack too"
+    );
     RpcError::new(ErrorCode::BadRequest, detail).into()
 }

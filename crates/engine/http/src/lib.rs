@@ -1,16 +1,16 @@
-//! HTTP and JSON in front of the requests of the data listener.
+//! The HTTP and JSON interface to the methods of the data listener.
 //!
-//! [`serve`] handles one authenticated HTTP connection. It translates each HTTP request into one
-//! request of the MessagePack-RPC contract and sends it over a connection inside the process. The
+//! [`serve`] handles one authenticated HTTP connection. Each HTTP request becomes one
+//! request of the MessagePack-RPC contract, on a connection inside the process. The
 //! engine treats that connection like any other of the same principal, so permissions, admission,
-//! fairness, deadlines, audit records and limits are those of the contract. This crate holds no
-//! keys and decides nothing.
+//! fairness, deadlines, audit records and limits are those of the contract. This crate has neither
+//! keys nor permissions.
 //!
-//! | module | what it does |
+//! | module | purpose |
 //! | --- | --- |
 //! | `route` | finds the method and the app in the path |
 //! | `params` | reads parameters from headers or from a request object |
-//! | `framing` | breaks heads that two readers can read differently |
+//! | `framing` | makes ambiguous heads (request smuggling) invalid, so that hyper rejects them |
 //! | `body` | reads a body within limits, and converts JSON |
 //! | `exchange` | handles one request, step by step |
 //! | `session` | carries many requests over the connection inside the process |
@@ -47,9 +47,9 @@ use crate::session::Session;
 /// The application protocols of a TLS handshake on the HTTP listener, in the order of preference.
 pub const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// Longest headers of a request, in bytes.
+/// Longest header list of an HTTP/2 request, in bytes.
 const HEADER_BYTES_MAX: u32 = 64 << 10;
-/// Largest buffer of an HTTP/1.1 connection, in bytes. It must hold the headers of a request.
+/// Largest buffer of an HTTP/1.1 connection, in bytes. Bounds the headers of a request there.
 const BUFFER_BYTES_MAX: usize = 2 * HEADER_BYTES_MAX as usize;
 
 /// Starts a task of a connection.
@@ -84,7 +84,7 @@ pub struct HttpOptions {
     pub idle_time_max: Duration,
     /// Time for the body of a request.
     pub body_time_max: Duration,
-    /// Longest time for which a client can refuse to take bytes.
+    /// Longest time in which the connection takes no bytes before it is closed.
     pub write_time_max: Duration,
     /// Most concurrent requests of an HTTP/2 connection.
     pub streams_max: u32,
@@ -101,9 +101,9 @@ pub struct HttpOptions {
 /// Permits for the bytes of bodies (see [`memory_permits`]) or for threads.
 #[derive(Clone, Debug)]
 pub struct Permits {
-    /// Those of all clients.
+    /// Permits that all principals share.
     pub all: Arc<Semaphore>,
-    /// Those of the principal.
+    /// Permits of this principal.
     pub principal: Arc<Semaphore>,
 }
 
@@ -151,7 +151,7 @@ where
     let mut relay = pin!(relay);
 
     // The engine closes the connection when it drains, when the client's certificate is revoked, or
-    // after a long idle time. It has sent the responses of running requests by then.
+    // after a long idle time. By then, every running request has its response.
     let result = tokio::select! {
         result = connection.as_mut() => result,
         () = relay.as_mut() => {

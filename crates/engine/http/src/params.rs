@@ -9,15 +9,12 @@ use crate::problem::Problem;
 /// Prefix of the headers that carry parameters: `sealwire-key-scope` is `key_scope`.
 const PREFIX: &str = "sealwire-";
 /// Headers of other standards that carry a parameter, if the method has it.
-const STANDARD: [(&str, &str); 2] = [
-    ("traceparent", "traceparent"),
-    ("idempotency-key", "idempotency_key"),
-];
+const STANDARD: [&str; 2] = ["traceparent", "idempotency-key"];
 /// The parameter that the body of a plain request carries.
 const PAYLOAD: &str = "payload";
 
 /// Parameters as MessagePack keys and values, without the payload.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Default)]
 pub(crate) struct Params {
     count: u32,
     bytes: Vec<u8>,
@@ -81,12 +78,13 @@ impl Params {
             };
             self.add_header(param, header.as_str(), headers)?;
         }
-        for (header, name) in STANDARD {
+        for header in STANDARD {
+            let name = header.replace('-', "_");
             let param = method.params().iter().find(|param| param.name == name);
             if let Some(param) = param
                 && headers.contains_key(header)
             {
-                let other = header_name(name);
+                let other = header_name(&name);
                 if headers.contains_key(&other) {
                     return Err(Problem::bad_request(format!(
                         "headers {header} and {other} are the same parameter; send one of them"
@@ -137,7 +135,7 @@ impl Params {
                 let mut items = Vec::new();
                 for value in values {
                     split_list(value, &mut items).ok_or_else(|| {
-                        Problem::bad_request(format!("header {header} must be a list separated by commas; an item in quotes must be closed and be followed by a comma"))
+                        Problem::bad_request(format!("header {header} must be a list separated by commas; quotes must be closed, and only a comma can follow them"))
                     })?;
                 }
                 let len = u32::try_from(items.len()).unwrap_or(u32::MAX);

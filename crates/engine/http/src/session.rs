@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -29,7 +29,6 @@ struct Received {
 }
 
 /// The result of a request, with the memory that it takes until it is dropped.
-#[derive(Debug)]
 pub(crate) struct EngineResult {
     pub(crate) bytes: Bytes,
     pub(crate) memory: OwnedSemaphorePermit,
@@ -67,7 +66,7 @@ pub(crate) struct Session {
     pending: Pending,
     next: AtomicU32,
     /// The reason for which the engine closed the connection.
-    closed: Arc<Mutex<Option<RpcError>>>,
+    closed: Arc<OnceLock<RpcError>>,
 }
 
 impl Session {
@@ -81,7 +80,7 @@ impl Session {
         let (requests, queued) = mpsc::channel(QUEUE);
         let (cancels, cancelled) = mpsc::unbounded_channel();
         let pending = Pending::default();
-        let closed = Arc::new(Mutex::new(None));
+        let closed = Arc::new(OnceLock::new());
         let session = Self {
             requests,
             cancels,
@@ -106,7 +105,9 @@ impl Session {
                 // Responses can still follow after the last request.
                 never = async { send.await; std::future::pending().await } => never,
             };
-            *closed.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+            if let Some(reason) = reason {
+                let _ = closed.set(reason);
+            }
             drop(clear);
         };
         (session, relay)
@@ -147,10 +148,12 @@ impl Session {
     }
 
     fn close_reason(&self) -> RpcError {
-        let reason = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
-        reason
-            .clone()
-            .unwrap_or_else(|| RpcError::new(ErrorCode::Unavailable, "the engine is shutting down"))
+        self.closed.get().cloned().unwrap_or_else(|| {
+            RpcError::new(
+                ErrorCode::Unavailable,
+                "the engine closed the connection before it responded",
+            )
+        })
     }
 }
 
@@ -359,7 +362,7 @@ mod tests {
         // The first result is kept, as by a client that does not read its socket.
         let (first, second, ()) = tokio::join!(first, second, serve);
         assert_eq!(
-            second.unwrap_err().message,
+            second.err().unwrap().message,
             "the client does not read its responses"
         );
         relay.await.unwrap();

@@ -28,7 +28,7 @@ use crate::head_check::{HeadCheck, Upgrade};
 use crate::relay::{Peer, Relay, wait_for_stop};
 use crate::response_body::ResponseBody;
 use crate::stall::StreamExecutor;
-use crate::write_through::write_through;
+use sealwire_service::write_through;
 
 /// Longest time to close an idle connection gracefully.
 const GRACEFUL_CLOSE_MAX: Duration = Duration::from_secs(2);

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use sealwire_service::http_framing::FramingScanner;
 
 use crate::activity::Activity;
-use crate::write_through::write_through;
+use sealwire_service::write_through;
 
 /// Ends the checks of a connection that leaves HTTP.
 #[derive(Clone, Debug, Default)]

@@ -42,4 +42,3 @@ pub mod stall;
 pub mod upstream;
 pub mod usage;
 pub mod websocket;
-mod write_through;

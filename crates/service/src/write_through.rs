@@ -1,6 +1,7 @@
 //! Write methods for I/O wrappers that only observe reads.
 
 /// Implements [`tokio::io::AsyncWrite`] for a wrapper by forwarding to its field `io`.
+#[macro_export]
 macro_rules! write_through {
     ($wrapper:ident) => {
         impl<T: tokio::io::AsyncWrite + Unpin> tokio::io::AsyncWrite for $wrapper<T> {
@@ -40,5 +41,3 @@ macro_rules! write_through {
         }
     };
 }
-
-pub(crate) use write_through;
