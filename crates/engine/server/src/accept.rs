@@ -107,7 +107,7 @@ pub(crate) struct Acceptor<T> {
     pub(crate) registry: Arc<ConnectionRegistry>,
     pub(crate) engine: Arc<Engine>,
     pub(crate) service: T,
-    /// Permits for open connections.
+    /// Permits for open connections, of all listeners that share them.
     pub(crate) connections: Arc<Semaphore>,
     /// Permits for concurrent handshakes.
     pub(crate) handshakes: Arc<Semaphore>,
@@ -138,8 +138,8 @@ impl<T: Serve> Acceptor<T> {
             slice.count_unit(0).await;
             let now = (Instant::now(), self.handshaking.used());
             let (started, before) = std::mem::replace(&mut last, now);
-            // The time since the last accept counts as a pause, because most of it was spent
-            // waiting for this connection.
+            // All time since the previous measurement counts as a pause: the pause itself, and the
+            // wait for the connection that was accepted then.
             if let Some(rest) = handshake_rest(before, now.1, now.0 - started)
                 && self.wait_for_drain(rest).await
             {
@@ -177,7 +177,8 @@ impl<T: Serve> Acceptor<T> {
             .is_ok()
     }
 
-    /// Spawns the task of a connection, unless the listener has its maximum of connections.
+    /// Spawns the task of a connection, unless the listeners of requests on data have `limits.connections_max`
+    /// connections.
     fn spawn_connection(
         &self,
         stream: TcpStream,

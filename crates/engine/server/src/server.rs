@@ -60,7 +60,7 @@ struct DataListener {
 /// A running engine.
 #[derive(Debug)]
 pub struct Server {
-    /// `None` if this engine serves only control requests.
+    /// `None` if the configuration names no address for MessagePack-RPC.
     data: Option<DataListener>,
     /// `None` if the configuration names no address for HTTP.
     http: Option<DataListener>,
@@ -153,8 +153,14 @@ impl Server {
             Arc::clone(&stores.control),
             Arc::<Unsealer>::clone(&unsealer),
         );
-        let apps =
-            Arc::new(Apps::load(control, format_address(config.listen.address), opened).await?);
+        let apps = Arc::new(
+            Apps::load(
+                control,
+                format_address(config.listen.address.or(config.http.address)),
+                opened,
+            )
+            .await?,
+        );
         let start = async {
             if !apps.is_sealed() {
                 match make_administrators(config, &apps).await {
@@ -317,7 +323,8 @@ impl Server {
                 );
                 tokio::spawn(sweeper.run())
             });
-        apps.set_listen_address(format_address(data.as_ref().map(|data| data.address)));
+        let listener = data.as_ref().or(http.as_ref());
+        apps.set_listen_address(format_address(listener.map(|listener| listener.address)));
         let interval = Duration::from_secs(config.kek_probe_interval_s);
         let probing =
             tokio::spawn(SlotProber::new(&unsealer, interval, draining.subscribe()).run());
@@ -598,7 +605,8 @@ impl SharedAcceptor {
     }
 }
 
-/// Formats the address of an instance. An instance without a data listener has an empty address.
+/// Formats the address of an instance. The address is empty for an instance that serves only
+/// requests of operators.
 fn format_address(address: Option<SocketAddr>) -> String {
     address
         .map(|address| address.to_string())

@@ -35,7 +35,7 @@ const SECTIONS: &[Section] = &[
         doc: "Data listener for clients.",
         keys: keys!("listen":
             "address", Kind::OptionalAddress, Literal::Text("127.0.0.1:7443"),
-                "Address for MessagePack-RPC over mutual TLS; loopback by default. Empty: no data listener, only `[control]`.";
+                "Address for MessagePack-RPC over mutual TLS; loopback by default. Empty: not served; requests come over `[http]` or `[control]`.";
         ),
     },
     Section {

@@ -21,7 +21,7 @@ const MARKDOWN_HEAD: &str = "\
 # Configuration
 
 A TOML file, given by `--config`, with the keys that differ from their defaults. Relative paths start at its folder.
- The environment variable `SEALWIRE_<SECTION>_<KEY>` overrides a key. A list is in TOML there, or separated by commas.
+The environment variable `SEALWIRE_<SECTION>_<KEY>` overrides a key. A list is in TOML there, or separated by commas.
 `sealwire config check` lists all problems of a file at once, by line and key; unknown keys are problems, too.
 `sealwire config template` prints this as a file to start from.
 
