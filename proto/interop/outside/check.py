@@ -97,7 +97,7 @@ def check(program, suite, engine, signed):
 def main():
     sealwire, programs = sys.argv[1], [re.fullmatch(r"([^:]+):([^=]+)=(.*)", each).groups() for each in sys.argv[2:]]
     with tempfile.TemporaryDirectory() as folder:
-        dev = [sealwire, "dev", "--folder", folder, *(f"--{listen}=127.0.0.1:0" for listen in ("listen", "admin", "control"))]
+        dev = [sealwire, "dev", "--folder", folder, *(f"--{listen}=127.0.0.1:0" for listen in ("listen", "admin", "control", "http"))]
         with subprocess.Popen(dev, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as engine:
             try:
                 data, control = re.findall(r"127\.0\.0\.1:(\d+)", engine.stdout.readline())

@@ -36,7 +36,7 @@ def features(crate):
 
 def run(program, example):
     with tempfile.TemporaryDirectory() as folder:
-        addresses = [word for name in ("--listen", "--admin", "--control") for word in (name, ANY_PORT)]
+        addresses = [word for name in ("--listen", "--admin", "--control", "--http") for word in (name, ANY_PORT)]
         command = [program, "dev", "--folder", folder, *addresses]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as engine:
             try:
