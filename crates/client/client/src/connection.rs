@@ -286,6 +286,9 @@ fn hand_out(scanner: &mut Scanner, buffer: &mut BytesMut, state: &State) -> Resu
                     state.answer(msgid, Err(Failure::Refused(error)));
                 }
                 if disposition == Disposition::Close {
+                    if buffer.starts_with(b"HTTP/1.") {
+                        return Err("the port serves HTTP. Is it the port of http.address? Use that of listen.address".to_owned());
+                    }
                     return Err(error.to_string());
                 }
             }

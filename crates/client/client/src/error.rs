@@ -72,7 +72,7 @@ pub enum Error {
         max: usize,
     },
     /// The response exceeds this client's limits and was discarded. The server did the work.
-    #[error("the response exceeds this client's limits ({0}); the engine has done the work")]
+    #[error("the response exceeds this client's limits ({0}); the server has done the work")]
     ResponseTooLarge(ResponseLimit),
     /// The server violated the protocol. The connection was closed.
     #[error("protocol: {0}")]

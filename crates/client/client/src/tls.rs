@@ -174,7 +174,7 @@ fn explained(error: io::Error) -> io::Error {
         .and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let text = match tls_error {
         Some(rustls::Error::InvalidMessage(_)) => {
-            "the port does not speak TLS. Is it the port of admin.address? Use that of listen.address"
+            "the port does not speak TLS. Is it the port of admin.address? Use that of listen.address, or of control.address for operators"
                 .to_owned()
         }
         Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {

@@ -138,14 +138,15 @@ impl AppSettings {
         self
     }
 
-    /// Sets how long one ephemeral key serves requests with key scope `epoch`, in whole
-    /// milliseconds. Zero disables this key scope.
+    /// Sets how long one ephemeral key serves requests with key scope `epoch`, in
+    /// milliseconds, rounded up. Zero disables this key scope.
     ///
     /// Range: 0 to 15 s.
     /// Default: unchanged.
     #[must_use]
     pub fn epoch(mut self, time: impl Into<Option<Duration>>) -> Self {
-        let milliseconds = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+        let milliseconds =
+            |time: Duration| u32::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX);
         self.epoch_ms = time.into().map(milliseconds);
         self
     }
@@ -436,7 +437,8 @@ impl<'a> PropertySpec<'a> {
         /// Default: none.
         prefixes(lengths: impl IntoIterator<Item = u8>) => |inner|
             inner.prefixes = lengths.into_iter().collect();
-        /// Accepts what prefixes leak, if true.
+        /// Confirms, if true, that prefixes reveal most values to whoever reads the store. Needed for
+        /// [`prefixes`](Self::prefixes).
         ///
         /// Default: false.
         accept_leak(accept_leak: bool) => |inner| inner.accept_leak = accept_leak;

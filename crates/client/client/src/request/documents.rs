@@ -56,7 +56,7 @@ macro_rules! document_parameters {
 
 /// Declares the parameters that select fields and bind them to a context.
 macro_rules! field_parameters {
-    ($default:literal) => { parameters! {
+    ($default:literal, $context:literal) => { parameters! {
         #[doc = concat!(
             "Selects the fields to process by JSONPath, such as `$.card.number`.\n\n",
             "Length: 1 to 64 paths of 1 to 1,024 bytes.\n",
@@ -72,11 +72,11 @@ macro_rules! field_parameters {
         ///
         /// Default: [`Unmatched::Report`], the response lists the path.
         unmatched(unmatched: Unmatched) => |inner| inner.unmatched = unmatched;
-        /// Binds the fields to a context, such as the name of a table and the id of a row. Fields
-        /// open only in the context in which they were sealed.
-        ///
-        /// Length: 0 to 4,096 bytes.
-        /// Default: empty.
+        #[doc = concat!(
+            $context, "\n\n",
+            "Length: 0 to 4,096 bytes.\n",
+            "Default: empty."
+        )]
         context(context: &'a (impl AsRef<[u8]> + ?Sized)) => |inner| inner.context = context.as_ref();
     } };
 }
@@ -183,7 +183,10 @@ impl<'a> Encrypt<'a> {
         Self(wire::Encrypt::new(app, payload))
     }
 
-    field_parameters!("every leaf");
+    field_parameters!(
+        "every leaf",
+        "Binds the fields to a context, such as the name of a table and the id of a row. Fields open only in the context in which they were sealed."
+    );
     seal_parameters!(writing.);
 
     parameters! {
@@ -225,7 +228,10 @@ impl<'a> Decrypt<'a> {
         Self(wire::Decrypt::new(app, payload))
     }
 
-    field_parameters!("every envelope");
+    field_parameters!(
+        "every envelope",
+        "Binds the fields to a context, such as the name of a table and the id of a row. Fields open only in the context in which they were sealed."
+    );
     encapsulation_parameters!();
 
     parameters! {
@@ -261,7 +267,10 @@ impl<'a> Rewrap<'a> {
         Self(wire::Rewrap::new(app, payload))
     }
 
-    field_parameters!("every envelope");
+    field_parameters!(
+        "every envelope",
+        "Binds the fields to a context, such as the name of a table and the id of a row. Fields open only in the context in which they were sealed."
+    );
     seal_parameters!(writing.);
     encapsulation_parameters!();
 
@@ -312,7 +321,10 @@ impl<'a> Tokenize<'a> {
         Self(request)
     }
 
-    field_parameters!("every leaf");
+    field_parameters!(
+        "every leaf",
+        "Binds the tokens to a context, in a collection of scope `context` only. In other collections, `tokenize` fails with a context."
+    );
 
     parameters! {
         /// Sets cleartext labels of each new token, by which tokens can be listed.
@@ -370,7 +382,10 @@ impl<'a> Detokenize<'a> {
         Self(request)
     }
 
-    field_parameters!("every token");
+    field_parameters!(
+        "every token",
+        "Sets the context of the tokens, in a collection of scope `context`."
+    );
     document_parameters!();
 }
 

@@ -89,19 +89,19 @@ impl<'a> AddObjects<'a> {
 pub struct PropertyDisclosure<'a>(pub(crate) wire::PropertyDisclosure<'a>);
 
 impl<'a> PropertyDisclosure<'a> {
-    /// Returns the properties that the role grants, masked as the role says.
+    /// Requests the properties that the role grants, masked as the role says.
     pub fn new() -> Self {
         Self::default()
     }
 
     parameters! {
-        /// Returns only these properties.
+        /// Requests only these properties.
         ///
         /// Length: 1 to 64 names.
         /// Default: the properties that the role grants.
         properties(names: impl IntoIterator<Item = &'a str>) => |inner|
             inner.properties = Some(names.into_iter().collect());
-        /// Returns only these properties. `None`: the properties that the role grants.
+        /// Requests only these properties. `None`: the properties that the role grants.
         set_properties(names: Option<Vec<&'a str>>) => |inner| inner.properties = names;
         /// Masks every value by its type if true, even if the role permits the clear value.
         ///
@@ -188,7 +188,7 @@ pub struct SubjectErasure {
 }
 
 impl SubjectErasure {
-    /// Erases the subject with any key.
+    /// Removes the subject's key, whatever its version and age.
     pub fn new() -> Self {
         Self::default()
     }
