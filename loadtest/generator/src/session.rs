@@ -67,7 +67,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Connects, queries the engine's identity, and prepares the requests of a load.
+    /// Connects, reads the engine's version on each connection, and prepares the requests of a load.
     pub(crate) fn open(load: &Load) -> Result<Self, Fault> {
         load.check()?;
         let mut streams = connect(load)?;

@@ -125,6 +125,15 @@ pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
     })
 }
 
+/// Returns the treatment of fields that fail, with and without `--report`.
+pub(super) fn on_error(report: bool) -> OnError {
+    if report {
+        OnError::Report
+    } else {
+        OnError::Fail
+    }
+}
+
 pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
     let common = &args.common;
     if common.file.is_parquet() {
@@ -136,11 +145,6 @@ pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
         )
         .into());
     }
-    let on_error = if args.report {
-        OnError::Report
-    } else {
-        OnError::Fail
-    };
     convert(
         common,
         "decrypting",
@@ -152,7 +156,7 @@ pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
                 .unmatched(common.unmatched())
                 .context(common.context())
                 .reason(common.reason.as_deref())
-                .on_error(on_error)
+                .on_error(on_error(args.report))
                 .outside(if args.refuse_outside {
                     Outside::Refuse
                 } else {
@@ -165,11 +169,6 @@ pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
 
 pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
     let common = &args.common;
-    let on_error = if args.report {
-        OnError::Report
-    } else {
-        OnError::Fail
-    };
     convert(
         common,
         "rewrapping",
@@ -181,7 +180,7 @@ pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
                 .unmatched(common.unmatched())
                 .context(common.context())
                 .reason(common.reason.as_deref())
-                .on_error(on_error)
+                .on_error(on_error(args.report))
                 .suite(args.suite.map(Suite::from))
                 .format(args.format.map(Format::from))
                 .unbound(if args.bind_unbound {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use sealwire_client::{Detokenize, OnError, Tokenize};
+use sealwire_client::{Detokenize, Tokenize};
 
 use super::Failure;
-use super::documents::{Common, Opened, convert};
+use super::documents::{Common, Opened, convert, on_error};
 
 /// Arguments of `tokenize`.
 #[derive(Debug, clap::Args)]
@@ -70,12 +70,4 @@ pub(super) fn detokenize(args: &DetokenizeArgs) -> Result<(), Failure> {
             .on_error(on_error(args.report));
         Ok(common.connect.client().await?.detokenize(call).await?)
     })
-}
-
-fn on_error(report: bool) -> OnError {
-    if report {
-        OnError::Report
-    } else {
-        OnError::Fail
-    }
 }

@@ -438,7 +438,7 @@ fn refusals_say_what_to_do() {
         "sealwire apps list",
     );
     dev.refused(&["encrypt", "mine.json", "-s", "$.a["], "at byte 4");
-    dev.refused(&["inspect", "hello"], "not an envelope");
+    dev.refused(&["inspect", "hello"], "not a whole envelope");
     for (text, says) in [
         ("{\"a\": 12345678901234567890123}", "$.a"),
         ("[1e400]", "$[0]"),

@@ -239,7 +239,7 @@ impl Denied {
             text.push_str("; access.mode \"observe\" denies it, because ");
             text.push_str(why);
         } else if self.is_solved_by_grant() {
-            text.push_str("; an administrator can grant it with `sealwire principals grant`");
+            text.push_str("; an administrator can grant a role that permits it with `sealwire principals grant`");
         }
         text
     }

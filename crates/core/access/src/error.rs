@@ -21,7 +21,7 @@ pub enum RoleError {
     )]
     Name,
     /// The name belongs to the built-in role, which cannot be changed.
-    #[error("role administrator is built in and cannot be changed; choose another name")]
+    #[error("role administrator is built in and cannot be changed or deleted; choose another name")]
     BuiltIn,
     /// Too many grants.
     #[error("a role has at most {GRANTS_MAX} grants")]

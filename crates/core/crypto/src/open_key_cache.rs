@@ -5,7 +5,7 @@
 //! clock: the owner calls [`OpenedSchedules::tick`]. A schedule enters the cache only after a field
 //! opened under it, so invalid input cannot evict useful entries. Every caller must first find the
 //! key version active. A disabled version therefore opens nothing, even before
-//! [`OpenedSchedules::purge`]. Evicted entries are wiped.
+//! [`OpenedSchedules::purge`]. A removed schedule is wiped when the last request that holds it ends.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -21,8 +21,8 @@ use crate::{AppId, KeyId};
 
 /// Key schedules that one request holds, per format: about 1 KiB each for envelopes, about 2 KiB
 /// for Evervault. No byte budget covers them, so the limit is small. A request with more schedules
-/// still opens. An evicted schedule is taken from [`OpenedSchedules`] if it opened a field, else
-/// derived again. An [`AgreementQueue`](crate::AgreementQueue) can hold 128 more while idle threads
+/// still opens. At the limit, the request drops all of them. It takes a schedule again from
+/// [`OpenedSchedules`] if it opened a field, or derives it. An [`AgreementQueue`](crate::AgreementQueue) can hold 128 more while idle threads
 /// help: there are about as many queues as crypto threads.
 pub(crate) const HELD_MAX: usize = 32;
 
@@ -87,7 +87,7 @@ impl OpenedSchedules {
         }
     }
 
-    /// Advances the time by one tick and wipes expired entries.
+    /// Advances the time by one tick and removes expired entries.
     pub fn tick(&self) {
         let mut inner = self.lock();
         inner.now += 1;
@@ -95,12 +95,12 @@ impl OpenedSchedules {
         inner.drop_where(|_, entry| entry.ends <= now);
     }
 
-    /// Wipes all entries of an app. Call this when the app's keys change.
+    /// Removes all entries of an app. Call this when the app's keys change.
     pub fn purge(&self, app: &AppId) {
         self.lock().drop_where(|key, _| key.0 == *app);
     }
 
-    /// Wipes all entries.
+    /// Removes all entries.
     pub fn purge_all(&self) {
         self.lock().drop_where(|_, _| true);
     }

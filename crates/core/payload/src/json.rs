@@ -1,4 +1,4 @@
-//! Converts JSON text to MessagePack and back, for HTTP and the command line.
+//! Converts JSON text to MessagePack and back.
 //!
 //! A conversion either preserves every value, or is rejected with the path of the value that would
 //! change. Rejected are: numbers whose decimal value no 64-bit type holds, keys that occur twice,

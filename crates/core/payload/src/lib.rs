@@ -7,8 +7,7 @@
 //! are not UTF-8, and documents beyond its [`WalkLimits`]. This crate has no cryptography. A walk
 //! builds no tree, does not allocate per field and never recurses. Map keys are never fields.
 //!
-//! [`json`] serves the command line: it converts JSON text to MessagePack and back without changing
-//! a value.
+//! [`json`] converts JSON text to MessagePack and back without changing a value.
 
 mod frame;
 pub mod json;

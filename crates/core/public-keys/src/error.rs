@@ -11,7 +11,7 @@ pub enum KeysError {
     #[error("the signature is not that of the pinned signer")]
     Signature,
     /// The text does not have the format of public keys.
-    #[error("the text does not contain public keys: {0}")]
+    #[error("these are not public keys: {0}")]
     Malformed(String),
     /// The text has a version that this program does not know.
     #[error("the text has version {0}; this program knows version 1")]

@@ -294,19 +294,13 @@ fn a_signed_text_that_is_wrong_is_refused_by_name() {
         (good.replace("\"p256\"", "\"p521\""), "no key"),
         (
             good.replace("\"app\":\"shop\"", "\"app\":\"a/b\""),
-            "the text does not contain public keys",
+            "these are not public keys",
         ),
-        (
-            good.replace(point, "!"),
-            "the text does not contain public keys",
-        ),
-        (
-            good.replace(point, "AAAA"),
-            "the text does not contain public keys",
-        ),
+        (good.replace(point, "!"), "these are not public keys"),
+        (good.replace(point, "AAAA"), "these are not public keys"),
         (
             good.replace(&point[..20], &"A".repeat(20)),
-            "the text does not contain public keys",
+            "these are not public keys",
         ),
         (good.replace(point, point_of_other), "does not have that id"),
         (
@@ -315,9 +309,9 @@ fn a_signed_text_that_is_wrong_is_refused_by_name() {
         ),
         (
             good.replace(&id.to_string(), "zz"),
-            "the text does not contain public keys",
+            "these are not public keys",
         ),
-        (String::new(), "the text does not contain public keys"),
+        (String::new(), "these are not public keys"),
     ] {
         assert_ne!(text, good);
         let found = verify(&signed(&text)).unwrap_err().to_string();
@@ -336,30 +330,24 @@ fn a_signed_text_that_is_wrong_is_refused_by_name() {
     for (text, error) in [
         (
             good.replace("\"p256\"", "\"p256-mlkem768\""),
-            "the text does not contain public keys",
+            "these are not public keys",
         ),
         (
             of_hybrid.replace("\"p256-mlkem768\"", "\"p256\""),
-            "the text does not contain public keys",
+            "these are not public keys",
         ),
         (altered(|key| key[0] ^= 1), "does not have that id"),
         (altered(|key| key[1_183] ^= 1), "does not have that id"),
         (
             altered(|key| key[..2].copy_from_slice(&[0xff, 0xff])),
-            "the text does not contain public keys",
+            "these are not public keys",
         ),
-        (
-            altered(|key| key[1_248] ^= 1),
-            "the text does not contain public keys",
-        ),
+        (altered(|key| key[1_248] ^= 1), "these are not public keys"),
         (
             altered(|key| key.truncate(1_248)),
-            "the text does not contain public keys",
+            "these are not public keys",
         ),
-        (
-            altered(|key| key.push(0)),
-            "the text does not contain public keys",
-        ),
+        (altered(|key| key.push(0)), "these are not public keys"),
     ] {
         let found = verify(&signed(&text)).unwrap_err().to_string();
         assert!(found.contains(error), "{error}: {found}");

@@ -33,7 +33,7 @@ pub fn read_kek(from: &sealwire_settings::KekSource) -> Result<Kek, KekError> {
         sealwire_settings::KekSource::Environment(name) => {
             let place = format!("environment variable {name}");
             let text = std::env::var(name)
-                .map_err(|_| KekError(format!("{place} of the setting kek.env_var is not set, or not UTF-8 text")))?;
+                .map_err(|_| KekError(format!("{place} of the setting kek.env_var is not set, or not UTF-8 text. Set it to the same key as before: no other key opens the stored keys")))?;
             (place, Zeroizing::new(text.into_bytes()))
         }
     };

@@ -549,7 +549,7 @@ impl Unsealer {
         };
         let what = format!(
             "this machine's anchor names the set of root keys {}, and the store has another one or none: it is another store, \
-             an older one, or its root key was removed; if that was you, remove the anchor file",
+             an older one, or its root key was removed. Only if you removed or created its root key yourself, remove the anchor file",
             HEXLOWER.encode(&anchored.set)
         );
         Err(StoreError::NotAuthentic {

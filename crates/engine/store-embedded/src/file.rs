@@ -160,7 +160,7 @@ impl FileState {
         Ok(found)
     }
 
-    /// Returns the file's content. Reads the file only if its metadata has changed.
+    /// Returns the file's content. Reads the file unless content with its present stamp is cached.
     fn current(&self) -> Result<Arc<Snapshot>, StoreError> {
         let cached = self.cached().clone();
         match cached {

@@ -22,7 +22,7 @@ pub struct Budget {
     units: Arc<Semaphore>,
     /// Number of all units.
     total: usize,
-    /// Detail of the failure when the whole budget is in use.
+    /// Detail of the failure when the budget is in use, or the client must leave the rest to others.
     exceeded: &'static str,
 }
 

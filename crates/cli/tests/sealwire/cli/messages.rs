@@ -90,7 +90,7 @@ const ENGINE: &[(&str, Change)] = &[
         ("", "\n[schedule]\nweights = [\"shop\"]\n"),
     ),
     (
-        "No principal may change keys",
+        "No operators are listed, and any client could be one",
         ("principals = [\"dev-operator\"]", "principals = []"),
     ),
     (
@@ -121,7 +121,7 @@ const ENGINE: &[(&str, Change)] = &[
     ),
     (
         "The key is readable by others",
-        ("key = \"server-key.pem\"", "key = \"server.pem\""),
+        ("key = \"server-key.pem\"", "key = \"exposed-key.pem\""),
     ),
     (
         "The client authority is missing",
@@ -553,12 +553,12 @@ const COMMANDS: &[(&str, To, &str)] = &[
         "recovery check",
     ),
     (
-        "A store to copy does not exist",
+        "The configuration of a store to copy is missing",
         To::Nowhere,
         "store migrate --from gone.toml --to sealwire-dev/sealwire.toml",
     ),
     (
-        "A document is sealed without public keys",
+        "The key of a signer is malformed",
         To::Nowhere,
         "seal doc.json --select $.name --public-keys gone.json --signer 00",
     ),
@@ -568,17 +568,17 @@ const COMMANDS: &[(&str, To, &str)] = &[
         "mask file doc.json --rules gone.toml --out masked.json",
     ),
     (
-        "A masking function does not exist",
+        "A masking function does not exist (scramble)",
         To::Requests,
         "mask file doc.json --rules function.toml --out masked.json",
     ),
     (
-        "A masking rule is misspelt",
+        "A masking rule is misspelt (paht)",
         To::Requests,
         "mask file doc.json --rules misspelt.toml --out masked.json",
     ),
     (
-        "A masking function has a wrong value",
+        "A masking function has a wrong value (partial(last=x))",
         To::Requests,
         "mask file doc.json --rules value.toml --out masked.json",
     ),
@@ -593,6 +593,10 @@ fn write_documents(dev: &Dev) {
     // The file's mode would else depend on the mask of the process that runs the test.
     let certificate = dev.path().join("sealwire-dev/server.pem");
     std::fs::set_permissions(certificate, Permissions::from_mode(0o644)).unwrap();
+    let key = dev.path().join("sealwire-dev/server-key.pem");
+    let exposed = key.with_file_name("exposed-key.pem");
+    std::fs::copy(key, &exposed).unwrap();
+    std::fs::set_permissions(exposed, Permissions::from_mode(0o644)).unwrap();
     for (name, text) in [
         (
             "doc.json",
@@ -774,12 +778,16 @@ fn command_rows(dev: &Dev, normalizer: &Normalizer, page: &mut String) {
         };
         let output = sealwire(dev.path(), &arguments);
         let error = normalizer.failure(&output);
-        write_row(
-            page,
-            situation,
-            &format!("sealwire {}", command.replace('~', " ")),
-            &error,
-        );
+        let mut shown = "sealwire".to_owned();
+        for word in &words {
+            // As a shell takes it.
+            if word.contains([' ', '*', '$', '[']) {
+                shown.push_str(&format!(" '{word}'"));
+            } else {
+                shown.push_str(&format!(" {word}"));
+            }
+        }
+        write_row(page, situation, &shown, &error);
     }
 }
 
@@ -836,7 +844,7 @@ fn messages_are_those_of_the_documentation() {
 const INTRODUCTION: &str = "# Messages
 
 Situations in which a program does not do what it was asked to, what caused each, and the text that it prints. A test \
-runs every line. Search this page for a text that you got; the text itself says what to do.
+produces every text. The relay prints its texts below a line `sealwire-relay: FILE cannot be used:`. Search this page for a text that you got; the text itself says what to do.
 ";
 
 const HEADER: &str = "| situation | caused by | text |\n| --- | --- | --- |\n";

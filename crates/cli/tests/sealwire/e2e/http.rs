@@ -440,7 +440,7 @@ fn http_errors_are_problem_documents() {
                 &[],
                 404,
                 "not_found",
-                "",
+                "no app has the name in the request",
             ),
             (
                 "/v1/apps/shop/encrypt?select=$.a",
@@ -557,7 +557,7 @@ fn http_errors_are_problem_documents() {
                 &[],
                 422,
                 "cannot_open",
-                "",
+                "cannot open",
             ),
             (
                 "/v1/apps/shop/tokenize",

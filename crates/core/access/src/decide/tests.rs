@@ -195,25 +195,25 @@ fn the_refusal_names_what_was_asked_for_and_nothing_else_that_is_there() {
             "encrypt",
             shop,
             None,
-            "no role of this principal grants encrypt on app shop; an administrator can grant it with `sealwire principals grant`",
+            "no role of this principal grants encrypt on app shop; an administrator can grant a role that permits it with `sealwire principals grant`",
         ),
         (
             "rewrap",
             shop,
             None,
-            "no role of this principal grants rewrap; an administrator can grant it with `sealwire principals grant`",
+            "no role of this principal grants rewrap; an administrator can grant a role that permits it with `sealwire principals grant`",
         ),
         (
             "tokenize",
             shop,
             Some("people"),
-            "no role of this principal grants tokenize on collection people of app shop; an administrator can grant it with `sealwire principals grant`",
+            "no role of this principal grants tokenize on collection people of app shop; an administrator can grant a role that permits it with `sealwire principals grant`",
         ),
         (
             "collections.list",
             shop,
             None,
-            "no role of this principal grants collections.list on app shop with all collections; an administrator can grant it with `sealwire principals grant`",
+            "no role of this principal grants collections.list on app shop with all collections; an administrator can grant a role that permits it with `sealwire principals grant`",
         ),
         ("decrypt", shop, None, "decrypt on app shop needs a reason"),
     ] {
@@ -226,7 +226,7 @@ fn the_refusal_names_what_was_asked_for_and_nothing_else_that_is_there() {
         .unwrap_err();
     assert_eq!(
         nobody.to_string(),
-        "this principal has no role, so encrypt on app shop is denied; an administrator can grant it with `sealwire principals grant`"
+        "this principal has no role, so encrypt on app shop is denied; an administrator can grant a role that permits it with `sealwire principals grant`"
     );
 }
 
@@ -668,7 +668,7 @@ fn properties_are_covered_separately() {
         (denied.missing, denied.to_string()),
         (
             Missing::Property,
-            "no role of this principal grants objects.get for property email on collection people of app shop; an administrator can grant it with `sealwire principals grant`".into()
+            "no role of this principal grants objects.get for property email on collection people of app shop; an administrator can grant a role that permits it with `sealwire principals grant`".into()
         )
     );
 }

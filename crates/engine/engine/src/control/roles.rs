@@ -170,7 +170,7 @@ async fn delete_role(store: &dyn ControlStore, name: &str) -> Result<RoleChanged
     let name = RoleName::new(name).map_err(invalid_param)?;
     if name.as_str() == ADMINISTRATOR {
         return Err(invalid_param(
-            "role administrator is built in and cannot be changed or deleted; create another role",
+            "role administrator is built in and cannot be changed or deleted; choose another name",
         ));
     }
 

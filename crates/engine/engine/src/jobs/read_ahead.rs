@@ -3,7 +3,7 @@
 //!
 //! A document of rows that other requests sealed takes one Diffie-Hellman per field, about 36 us,
 //! while its walk takes well under 1 us per field. A second walk over the same fields therefore
-//! finds the next envelopes long before the job does. Only threads that would sleep do this, in
+//! finds the next envelopes long before the job does. Only crypto threads for which no slice is queued do this, in
 //! steps of about one agreement, so another request waits for one step at most. The request's
 //! tenant is charged for the agreements that it uses.
 

@@ -61,7 +61,8 @@ impl Immediate {
         let inspection = inspect(envelope, &engine.apps);
         let inspection = inspection.ok_or_else(|| {
             RequestFailure::Payload(
-                "not an envelope; envelopes begin with sw1: and are copied as a whole".into(),
+                "not a whole envelope; an envelope begins with sw1: and must be copied to its end"
+                    .into(),
             )
         })?;
         inspection.encode(&mut out);

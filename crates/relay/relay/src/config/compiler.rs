@@ -88,7 +88,7 @@ pub fn compile(config: &Config) -> Result<Compiled, Problems> {
             .iter_mut()
             .find(|listener| *listener.name == *route.listen)
         else {
-            compiler.error(&place, "listen names a listener that does not exist; add a [listen] section or correct the name");
+            compiler.error(&place, "listen names a listener that does not exist; add a section [listen.NAME] or correct the name");
             continue;
         };
         let is_invalid = route.upstream.as_ref().is_some_and(|name| {
@@ -456,7 +456,7 @@ impl Compiler {
             return None;
         };
         let Some(pool) = upstreams.get(name) else {
-            self.error(place, "upstream names an upstream that does not exist; add an [upstream] section or correct the name");
+            self.error(place, "upstream names an upstream that does not exist; add a section [upstream.NAME] or correct the name");
             return None;
         };
         self.forward_route(place, route, listener, pool.upstream());

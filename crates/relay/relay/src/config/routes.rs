@@ -713,7 +713,7 @@ mod tests {
             (
                 "'shop'",
                 "'s3cret'",
-                "route \"r\": upstream names an upstream that does not exist; add an [upstream] section or correct the name",
+                "route \"r\": upstream names an upstream that does not exist; add a section [upstream.NAME] or correct the name",
             ),
             (
                 "'/orders/{id}'",

@@ -415,7 +415,7 @@ mod tests {
         assert_eq!(
             errors.to_string(),
             format!(
-                "line {}: route \"charges\": upstream names an upstream that does not exist; add an [upstream] section or correct the name",
+                "line {}: route \"charges\": upstream names an upstream that does not exist; add a section [upstream.NAME] or correct the name",
                 line - 1
             )
         );

@@ -52,7 +52,7 @@ impl Engine for Remote {
                 was_reported = true;
                 let seconds = self.retry_timeout.as_secs();
                 let text = format!(
-                    "the engine has not processed a request yet, which is tried for {seconds} s in all (--retry-timeout): {}",
+                    "no engine has taken a request yet; it is repeated for {seconds} s at most (--retry-timeout): {}",
                     chain(error)
                 );
                 self.bar.suspend(|| errln!("{text}"));
