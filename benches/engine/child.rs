@@ -67,6 +67,8 @@ pub(crate) struct EngineChild {
     pub(crate) address: SocketAddr,
     /// Address of `/live` and `/metrics`.
     pub(crate) admin: SocketAddr,
+    /// Address for requests over HTTP, if the engine serves it.
+    pub(crate) http: Option<SocketAddr>,
 }
 
 impl EngineChild {
@@ -115,6 +117,7 @@ impl EngineChild {
                 process,
                 address,
                 admin,
+                http: addresses.next().and_then(Result::ok),
             }),
             _ => Err(io::Error::other(
                 "the engine did not start; what it said is above",
@@ -230,11 +233,13 @@ pub(crate) fn serve(folder: &Path) -> io::Result<()> {
     let server = runtime
         .block_on(Server::start(&config))
         .map_err(io::Error::other)?;
+    let http = server.http_address().map(|address| address.to_string());
     writeln!(
         io::stdout(),
-        "{} {}",
+        "{} {} {}",
         server.address().expect("a data listener"),
-        server.admin_address()
+        server.admin_address(),
+        http.unwrap_or_default()
     )?;
     io::copy(&mut io::stdin(), &mut io::sink())?;
     runtime.block_on(server.shutdown());

@@ -10,6 +10,7 @@ mod child;
 mod cpu;
 mod fair;
 mod floods;
+mod http;
 mod tokens;
 
 use std::io::{self, Write as _};
@@ -27,6 +28,7 @@ Benches of the engine that Criterion does not fit.
     cpu        CPU time of the engine per field over mutual TLS, against its budgets, and what the audit trail costs.
     fair       What one tenant feels of another, against the promises of the scheduler.
     floods     What a client feels of another principal that floods the engine with cheap messages.
+    http       The cost of HTTP beside RPC, for the same documents.
     tokens     Single tokens of many clients beside the database alone, and writers before a slowed database.
 
 `NAME --help` prints the options of one. `cargo test -p sealwire-benches --bench engine` runs all of them briefly.
@@ -36,10 +38,11 @@ type Run = fn(&[String]) -> io::Result<()>;
 
 /// The benches with their help, in the order of a smoke run. `fair` is the last, because it raises the
 /// priority of this process.
-const BENCHES: [(&str, &str, Run); 5] = [
+const BENCHES: [(&str, &str, Run); 6] = [
     ("audit", audit::HELP, audit::run),
     ("cpu", cpu::HELP, cpu::run),
     ("floods", floods::HELP, floods::run),
+    ("http", http::HELP, http::run),
     ("tokens", tokens::HELP, tokens::run),
     ("fair", fair::HELP, fair::run),
 ];

@@ -1,6 +1,8 @@
 //! The measured engine: a process of its own, as in production.
 
 use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use sealwire_benches::world::{CRYPTO, NETWORK};
@@ -11,7 +13,7 @@ use tokio::runtime::Runtime;
 use crate::child::{EngineChild, Folder, Setting};
 
 /// Connections of a client.
-const CONNECTIONS: usize = 2;
+pub(crate) const CONNECTIONS: usize = 2;
 
 /// A running engine and its files.
 #[derive(Debug)]
@@ -54,11 +56,28 @@ impl Place {
     }
 
     pub(crate) fn client(&self, callers: &Runtime) -> Client {
+        self.client_of(callers, CONNECTIONS)
+    }
+
+    /// Returns a client with so many connections.
+    pub(crate) fn client_of(&self, callers: &Runtime, connections: usize) -> Client {
         let config = ClientConfig {
-            connections: CONNECTIONS,
+            connections,
             ..self.folder.client("client", self.engine.address)
         };
         callers.block_on(Client::connect(config)).expect("connects")
+    }
+
+    /// Returns the folder of certificates and keys.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Returns the address for requests over HTTP.
+    pub(crate) fn http_address(&self) -> io::Result<SocketAddr> {
+        self.engine
+            .http
+            .ok_or_else(|| io::Error::other("the engine serves no HTTP"))
     }
 
     pub(crate) fn cpu(&self) -> io::Result<CpuTime> {
