@@ -203,7 +203,7 @@ fn verify_once(
     }
 
     progress(done, bytes);
-    Ok(check.into_report(head, segments.len()))
+    Ok(check.into_report(head))
 }
 
 /// Returns the segments that contain a range.
