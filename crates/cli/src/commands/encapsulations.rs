@@ -1,15 +1,18 @@
-//! Encapsulations that are apart from the fields of a document, as member `$sw1` of the document
-//! (`proto/envelope.md`, "Encapsulations apart").
+//! Encapsulations (`enc` of HPKE) that are stored once for all fields of a document, in the member
+//! `$sw1` of the document, instead of in every field (`proto/envelope.md`, "Encapsulations apart").
 
 use sealwire_msgpack::{TokenReader, write};
 
 use super::Failure;
 
+/// Name of the member with the encapsulations.
 const MEMBER: &str = "$sw1";
+/// Prefix of an encapsulation.
 const PREFIX: &str = "sw1h:";
 
-/// Takes the encapsulations out of a document. Returns none if the document is not an object, or if
-/// the member holds something else.
+/// Takes the encapsulations out of a document. Returns the document without its member `$sw1`, and
+/// the encapsulations. If the document is not an object, or if the member holds other data, returns
+/// the document unchanged and an empty list. Fails if the document is malformed.
 pub(super) fn take_encapsulations(document: &[u8]) -> Result<(Vec<u8>, Vec<String>), Failure> {
     let mut reader = TokenReader::new(document);
     let Ok(count) = reader.map_len() else {
@@ -17,26 +20,28 @@ pub(super) fn take_encapsulations(document: &[u8]) -> Result<(Vec<u8>, Vec<Strin
     };
     let mut members = Vec::with_capacity(document.len());
     let mut found = Vec::new();
-    let mut left = 0;
+    let mut kept = 0;
     for _ in 0..count {
         let key = reader.value()?;
         let value = reader.value()?;
         match read_member(key, value) {
             Some(texts) => found = texts,
             None => {
-                left += 1;
+                kept += 1;
                 members.extend_from_slice(key);
                 members.extend_from_slice(value);
             }
         }
     }
+
+    // The header of a map has at most 5 bytes.
     let mut rest = Vec::with_capacity(members.len() + 5);
-    write::map_len(&mut rest, left);
+    write::map_len(&mut rest, kept);
     rest.extend_from_slice(&members);
     Ok((rest, found))
 }
 
-/// Reads a member, if it is the member of encapsulations.
+/// Returns the encapsulations of the member `$sw1`, or `None` for any other member.
 fn read_member(key: &[u8], value: &[u8]) -> Option<Vec<String>> {
     if TokenReader::new(key).str_utf8().ok()? != MEMBER {
         return None;
@@ -53,7 +58,8 @@ fn read_member(key: &[u8], value: &[u8]) -> Option<Vec<String>> {
     texts.collect()
 }
 
-/// Puts encapsulations into a document.
+/// Adds the member `$sw1` with encapsulations, if there are any. Fails if the document is not an
+/// object.
 pub(super) fn put_encapsulations(document: &[u8], texts: &[String]) -> Result<Vec<u8>, Failure> {
     if texts.is_empty() {
         return Ok(document.to_vec());
@@ -61,7 +67,8 @@ pub(super) fn put_encapsulations(document: &[u8], texts: &[String]) -> Result<Ve
     let mut reader = TokenReader::new(document);
     let count = reader
         .map_len()
-        .map_err(|_| "--apart needs a document that is an object, for its member $sw1")?;
+        .map_err(|_| "--apart stores encapsulations in the member $sw1 of the document, so the document must be an object")?;
+    // An encapsulation has 1,551 characters.
     let mut out = Vec::with_capacity(document.len() + 2_000 * texts.len());
     write::map_len(
         &mut out,
