@@ -1,4 +1,4 @@
-//! The requests of a control listener.
+//! The requests that the control listener serves: apps, collections, keys, roles and the root key.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::Format;
 use crate::Suite;
 use crate::control::{Kind, RotateKind, Scope, TokenFormat};
 
-/// Declares a request that wraps a struct or an operation of the codec.
+/// Declares a request that wraps a struct or an operation of the codec. `: Copy` derives `Copy`.
 macro_rules! wrapper {
     ($(#[$doc:meta])* $name:ident $(: $copy:ident)?) => {
         $(#[$doc])*
@@ -45,12 +45,12 @@ wrapper! {
 }
 
 impl<'a> AppOperation<'a> {
-    /// Creates the app, with a key of each kind.
+    /// Creates the app, with a first key version of each suite, and one for tokens.
     pub fn create() -> Self {
         Self(wire::AppOperation::Create)
     }
 
-    /// Creates the next key version of a kind, which then seals.
+    /// Creates the next key version of a kind. New values are then sealed with this version.
     pub fn rotate(kind: RotateKind) -> Self {
         Self(wire::AppOperation::Rotate { kind })
     }
@@ -76,8 +76,9 @@ impl<'a> AppOperation<'a> {
         Self(wire::AppOperation::Enable { key: key.into() })
     }
 
-    /// Disables the app or the key version, and removes it after a delay of at most a year.
+    /// Disables the app or the key version, and removes it after a delay.
     ///
+    /// Range of the delay: 0 to 365 days, rounded up to seconds.
     /// Default of the delay: a week.
     pub fn delete(key: impl Into<Option<&'a str>>, delay: impl Into<Option<Duration>>) -> Self {
         Self(wire::AppOperation::Delete {
@@ -219,7 +220,7 @@ impl<'a> CollectionOperation<'a> {
         })
     }
 
-    /// Removes the collection and its name. Its tokens are not found afterwards.
+    /// Removes the collection and its name. Its tokens or objects are not found afterwards.
     pub fn delete() -> Self {
         Self(wire::CollectionOperation::Delete)
     }
@@ -414,11 +415,11 @@ impl<'a> PropertySpec<'a> {
     }
 
     parameters! {
-        /// Lets an object have no value if true.
+        /// Permits objects without this property, if true.
         ///
         /// Default: true.
         nullable(nullable: bool) => |inner| inner.nullable = nullable;
-        /// Lets at most one object have a value if true.
+        /// Rejects a value that another object already has, if true.
         ///
         /// Default: false.
         unique(unique: bool) => |inner| inner.unique = unique;
@@ -426,19 +427,19 @@ impl<'a> PropertySpec<'a> {
         ///
         /// Default: false.
         index(index: bool) => |inner| inner.index = index;
-        /// Truncates the index to this number of bits.
+        /// Truncates the index to this number of bits, so that it reveals less about the values.
         ///
         /// Range: 8 to 16.
         /// Default: all bits.
         bits(bits: impl Into<Option<u8>>) => |inner| inner.bits = bits.into();
         /// Sets the lengths, in characters, of prefixes by which objects can be found.
         ///
-        /// Range: 1 to 16.
+        /// Range of a length: 1 to 16.
         /// Default: none.
         prefixes(lengths: impl IntoIterator<Item = u8>) => |inner|
             inner.prefixes = lengths.into_iter().collect();
-        /// Confirms, if true, that prefixes reveal most values to whoever reads the store. Needed for
-        /// [`prefixes`](Self::prefixes).
+        /// Accepts, if true, that prefixes reveal most values to anyone who can read the store.
+        /// Required with [`prefixes`](Self::prefixes).
         ///
         /// Default: false.
         accept_leak(accept_leak: bool) => |inner| inner.accept_leak = accept_leak;
@@ -446,7 +447,7 @@ impl<'a> PropertySpec<'a> {
         ///
         /// Default: true.
         encrypted(encrypted: bool) => |inner| inner.encrypted = encrypted;
-        /// Sets a text for people.
+        /// Sets a description for people who read the schema.
         ///
         /// Default: empty.
         description(description: &'a str) => |inner| inner.description = description;
@@ -454,7 +455,7 @@ impl<'a> PropertySpec<'a> {
 }
 
 wrapper! {
-    /// A request for a part of the counts of an app's rows by key version.
+    /// A request to count the rows of an app by key version, page by page.
     ///
     /// ```no_run
     /// use sealwire_client::{Client, control::CensusRequest};
@@ -491,7 +492,7 @@ impl<'a> CensusRequest<'a> {
 }
 
 wrapper! {
-    /// A request to seal a part of an app's rows again.
+    /// A request to seal the rows of an app again under the newest key version, page by page.
     ///
     /// ```no_run
     /// use sealwire_client::{Client, control::RewrapRowsRequest};
@@ -526,7 +527,8 @@ impl<'a> RewrapRowsRequest<'a> {
 }
 
 wrapper! {
-    /// A request to seal a part of a collection's old records in the authenticated format.
+    /// A request to seal the objects of an older collection again in the authenticated format, page
+    /// by page.
     ///
     /// ```no_run
     /// use sealwire_client::{Client, control::MigrateRequest};
@@ -541,7 +543,7 @@ wrapper! {
 }
 
 impl<'a> MigrateRequest<'a> {
-    /// Migrates the records of a collection.
+    /// Migrates the objects of a collection.
     pub fn new(app: &'a str, collection: &'a str) -> Self {
         Self(wire::MigrateRequest {
             app,
@@ -551,7 +553,7 @@ impl<'a> MigrateRequest<'a> {
     }
 
     parameters! {
-        /// Also migrates records that do not authenticate the sealer, if true.
+        /// Also migrates objects whose old format does not prove who sealed them, if true.
         ///
         /// Default: false.
         accept_unauthenticated(accept: bool) => |inner| inner.accept_unauthenticated = accept;
@@ -581,8 +583,8 @@ wrapper! {
 }
 
 impl<'a> RoleOperation<'a> {
-    /// Creates the role or replaces its grants: 1 to 64 grants in the syntax of operators, such as
-    /// `encrypt,decrypt apps=shop`.
+    /// Creates the role or replaces its grants: 1 to 64 texts in the syntax of `sealwire roles
+    /// set`, such as `encrypt,decrypt apps=shop`.
     pub fn set(grants: impl IntoIterator<Item = &'a str>) -> Self {
         let grants = grants.into_iter().collect();
         Self(wire::RoleOperation::Set { grants })
@@ -604,7 +606,7 @@ wrapper! {
     /// # async fn example(operator: Client) -> Result<(), sealwire_client::Error> {
     /// let checkout = "checkout.acme.example";
     /// operator.change_principal(checkout, PrincipalOperation::grant("checkout")).await?;
-    /// // Every role.
+    /// // Revokes every role.
     /// operator.change_principal(checkout, PrincipalOperation::revoke(None)).await?;
     /// # Ok(())
     /// # }
@@ -775,7 +777,7 @@ impl<'a> RootOperation<'a> {
         Self(wire::RootOperation::RemoveSlot { slot })
     }
 
-    /// Unwraps every slot and records which slots are correct.
+    /// Unwraps every slot, and records the time of the test in the slots that unwrap.
     pub fn verify() -> Self {
         Self(wire::RootOperation::Verify)
     }
@@ -785,8 +787,9 @@ impl<'a> RootOperation<'a> {
         Self(wire::RootOperation::RotateSlots)
     }
 
-    /// Returns true if a repetition of the operation cannot change anything.
-    pub(crate) fn only_reads(&self) -> bool {
+    /// Returns true if the operation can be retried without harm. `Verify` only records the time of
+    /// the last successful test.
+    pub(crate) fn can_be_retried(&self) -> bool {
         matches!(
             self.0,
             wire::RootOperation::Status | wire::RootOperation::Verify
