@@ -32,7 +32,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// of the handshake's time. This pause limits handshakes to a quarter of a thread. A handshake
 /// takes about 0.3 ms, which no other task can interrupt.
 const HANDSHAKE_REST: u32 = 3;
-/// Shortest pause. An accepted handshake can start during this time.
+/// Shortest pause: long enough that the handshake that was accepted before can start.
 const HANDSHAKE_REST_MIN: Duration = Duration::from_millis(1);
 /// Longest pause. Limits the time for which a burst of handshakes stops a listener from accepting
 /// other clients.
@@ -177,8 +177,8 @@ impl<T: Serve> Acceptor<T> {
             .is_ok()
     }
 
-    /// Spawns the task of a connection, unless the listeners of requests on data have `limits.connections_max`
-    /// connections.
+    /// Spawns the task of a connection. Closes the connection if `limits.connections_max` is
+    /// reached, which all data listeners share.
     fn spawn_connection(
         &self,
         stream: TcpStream,
@@ -216,8 +216,8 @@ impl<T: Serve> Acceptor<T> {
                     Ok(Err((error, stream))) => {
                         tracing::debug!(%error, "handshake failed");
                         metrics.connection(ConnectionOutcome::TlsFailed);
-                        // The permit is kept, so that failed handshakes never take more connections
-                        // than incomplete ones.
+                        // `handshake` is kept until then, so that failed and incomplete handshakes
+                        // together have at most `limits.handshakes_max` connections.
                         let _ = timeout(ALERT_TIME_MAX, deliver_alert(stream)).await;
                         return None;
                     }
@@ -340,7 +340,8 @@ impl Drop for OpenConnection {
     }
 }
 
-/// The number of open connections per principal.
+/// The principals with open connections: their number of connections, and the state that these
+/// share.
 #[derive(Debug, Default)]
 pub(crate) struct Principals(Mutex<HashMap<Principal, Connections>>);
 

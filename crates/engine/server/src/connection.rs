@@ -10,8 +10,8 @@
 //! before its body is read. A rejected request gets its response at once, and requests of its size
 //! class or a larger class pause for a while.
 //!
-//! Requests that must wait for that pause, or for an in-flight permit, are deferred, at most as
-//! many as one read returns. Until that limit, methods that cost nothing and `cancel` pass deferred
+//! Requests that must wait for that pause, or for an in-flight permit, are deferred, up to
+//! `READ_BYTES` of memory. Until that limit, methods that cost little and `cancel` pass deferred
 //! requests. At the limit reading stops, and then they wait, too.
 //!
 //! Time limits apply to the arrival of a message, the client's reading of a response, the handling
@@ -118,7 +118,7 @@ struct Connection {
 /// The reason for which reading ended.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
-    /// The peer closed the connection, or the connection broke.
+    /// The peer closed the connection or does not read responses, or the connection broke.
     Closed,
     /// The peer violated the protocol or a time limit. Queued responses are still written.
     Disconnected,
@@ -260,7 +260,7 @@ impl Connection {
     }
 
     /// Waits for an in-flight permit. Dropping the future loses the position in the queue.
-    async fn in_flight(self: Arc<Self>) -> Option<InFlightPermit> {
+    async fn acquire_in_flight(self: Arc<Self>) -> Option<InFlightPermit> {
         self.memory.below_max().await;
         let connection = Arc::clone(&self.in_flight_permits)
             .acquire_owned()

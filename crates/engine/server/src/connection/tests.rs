@@ -442,7 +442,7 @@ async fn requests_in_flight_are_bounded_by_principal_beside_the_connection() {
         "a permit of the connection alone is given back"
     );
     assert!(other.try_in_flight_permit().is_some());
-    let waits = tokio::spawn(async move { Arc::new(two).in_flight().await.is_some() });
+    let waits = tokio::spawn(async move { Arc::new(two).acquire_in_flight().await.is_some() });
     tokio::task::yield_now().await;
     assert!(!waits.is_finished());
     drop(permit);
