@@ -56,7 +56,7 @@ impl Role {
 pub(super) struct Metadata<'a> {
     /// Data role, for a policy.
     pub(super) role: Option<&'a str>,
-    /// Number of the client that sealed the value.
+    /// Number of the client program that sealed the value.
     pub(super) origin: Option<u64>,
     /// Unix seconds by the clock of that client.
     pub(super) encrypted_at: Option<u64>,
