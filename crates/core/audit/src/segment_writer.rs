@@ -331,6 +331,12 @@ impl Journal {
         self.head.sync_data()
     }
 
+    /// Makes every later [`Journal::sync`] fail: a device cannot be flushed.
+    #[cfg(test)]
+    pub(crate) fn break_sync(&mut self) {
+        self.head = File::open("/dev/null").expect("opens");
+    }
+
     fn is_due(&self, at: Timestamp) -> bool {
         self.open.as_ref().is_none_or(|open| {
             open.bytes >= self.options.segment_bytes

@@ -117,15 +117,14 @@ impl Writer {
             self.give_up(&mut batch);
         }
 
+        // This sync ensures that a machine failure does not lose written records of a closed audit
+        // log. It does not depend on lost records: they were never in the files.
         let lost = self.lost.map_or(0, |lost| lost.records);
-        if lost == 0 {
-            // This sync ensures that a machine failure does not lose records of a closed audit log.
-            if let Err(error) = self.journal.sync() {
-                self.observer.notice(&FileEvent::Failing {
-                    error: &error,
-                    lost: 0,
-                });
-            }
+        if let Err(error) = self.journal.sync() {
+            self.observer.notice(&FileEvent::Failing {
+                error: &error,
+                lost,
+            });
         }
 
         self.observer.notice(&FileEvent::Stopped {
@@ -248,4 +247,90 @@ pub(super) fn lock(writer: &Mutex<Option<Writer>>) -> MutexGuard<'_, Option<Writ
 
 fn head_text((seq, hash): (u64, Digest)) -> String {
     format!("{seq}:{hash}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+
+    use zeroize::Zeroizing;
+
+    use super::super::UNKNOWN_BYTES;
+    use super::super::queue::Queue;
+    use super::*;
+    use crate::key::AuditKey;
+    use crate::segment_writer::Options;
+
+    /// Counts failures and keeps the number of lost records of the last stop.
+    #[derive(Default)]
+    struct Events {
+        failures: AtomicU64,
+        lost_at_stop: AtomicU64,
+    }
+
+    impl Observer for Events {
+        fn notice(&self, notice: &FileEvent<'_>) {
+            match notice {
+                FileEvent::Failing { .. } => drop(self.failures.fetch_add(1, Ordering::Relaxed)),
+                FileEvent::Stopped { lost, .. } => {
+                    self.lost_at_stop.store(*lost, Ordering::Relaxed);
+                }
+                _ => (),
+            }
+        }
+    }
+
+    fn writer(folder: &Path) -> (Writer, Arc<Events>) {
+        let options = Options {
+            folder: folder.to_owned(),
+            segment_bytes: 1 << 20,
+            segment_age: Duration::from_secs(3_600),
+            folder_bytes_max: None,
+            sync: false,
+            instance: "engine-1".into(),
+        };
+        let journal = Journal::open(options, AuditKey::new(&Zeroizing::new([1; 32]))).unwrap();
+        let shared = Arc::new(TrailShared {
+            queue: Queue::new(OnFailure::Reject, false, 10, 1_000),
+            instance: "engine-1".into(),
+            fails: AtomicBool::new(false),
+            last: Mutex::new(journal.last()),
+            rejections: Mutex::default(),
+            is_short: AtomicBool::new(false),
+            free_bytes: AtomicU64::new(UNKNOWN_BYTES),
+        });
+        let events = Arc::new(Events::default());
+        let observer = Arc::clone(&events) as Arc<dyn Observer>;
+        (
+            Writer::new(journal, shared, observer, OnFailure::Reject),
+            events,
+        )
+    }
+
+    #[test]
+    fn close_syncs_files_also_if_records_were_lost() {
+        for (late, is_broken) in [(0, false), (0, true), (1, false), (1, true), (3, true)] {
+            let folder = tempfile::tempdir().unwrap();
+            let (mut writer, events) = writer(folder.path());
+            if is_broken {
+                writer.journal.break_sync();
+            }
+
+            writer.shared.queue.close();
+            for _ in 0..late {
+                drop(writer.shared.queue.push(b"late"));
+            }
+            writer.stop(Batch::default());
+
+            assert_eq!(
+                (
+                    events.failures.load(Ordering::Relaxed),
+                    events.lost_at_stop.load(Ordering::Relaxed)
+                ),
+                (u64::from(is_broken), late),
+                "{late} {is_broken}"
+            );
+        }
+    }
 }
