@@ -563,17 +563,31 @@ impl<'a> Check<'a> {
 
         self.add_finding(line_number, Some(line.seq), Problem::Moved);
         let (from, to, finding) = self.missing.swap_remove(index);
-        let rest = [(from, line.seq - 1), (line.seq + 1, to)]
-            .into_iter()
-            .filter(|(from, to)| from <= to);
-        let whole = self.findings[finding].take();
-        for (from, to) in rest {
-            let Some(mut part) = whole.clone() else {
-                continue;
+        self.split_missing_range(finding, [(from, line.seq - 1), (line.seq + 1, to)]);
+    }
+
+    /// Replaces the finding of a missing range by findings of its two parts, of which each can be
+    /// empty.
+    fn split_missing_range(&mut self, finding: usize, parts: [(u64, u64); 2]) {
+        let Some(whole) = self.findings[finding].take() else {
+            return;
+        };
+
+        for (from, to) in parts.into_iter().filter(|(from, to)| from <= to) {
+            let part = Finding {
+                problem: Problem::Missing { from, to },
+                ..whole.clone()
             };
-            part.problem = Problem::Missing { from, to };
-            self.missing.push((from, to, self.findings.len()));
-            self.findings.push(Some(part));
+            // The first part takes the place of the whole range, which is free even in a full list.
+            let index = if self.findings[finding].is_none() {
+                self.findings[finding] = Some(part);
+                Some(finding)
+            } else {
+                self.push_finding(part)
+            };
+            if let Some(index) = index.filter(|_| self.missing.len() < UNMATCHED_MAX) {
+                self.missing.push((from, to, index));
+            }
         }
     }
 
@@ -590,16 +604,21 @@ impl<'a> Check<'a> {
         seq: Option<u64>,
         problem: Problem,
     ) -> Option<usize> {
-        if self.findings.len() >= FINDINGS_MAX {
-            self.findings_omitted += 1;
-            return None;
-        }
-        self.findings.push(Some(Finding {
+        self.push_finding(Finding {
             file,
             line,
             seq,
             problem,
-        }));
+        })
+    }
+
+    /// Appends a finding. Returns its index, or `None` if the list is full.
+    fn push_finding(&mut self, finding: Finding) -> Option<usize> {
+        if self.findings.len() >= FINDINGS_MAX {
+            self.findings_omitted += 1;
+            return None;
+        }
+        self.findings.push(Some(finding));
         Some(self.findings.len() - 1)
     }
 
