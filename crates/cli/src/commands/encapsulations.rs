@@ -59,7 +59,7 @@ fn read_member(key: &[u8], value: &[u8]) -> Option<Vec<String>> {
 }
 
 /// Adds the member `$sw1` with encapsulations, if there are any. Fails if the document is not an
-/// object.
+/// object, or if it has a member of this name.
 pub(super) fn put_encapsulations(document: &[u8], texts: &[String]) -> Result<Vec<u8>, Failure> {
     if texts.is_empty() {
         return Ok(document.to_vec());
@@ -76,7 +76,15 @@ pub(super) fn put_encapsulations(document: &[u8], texts: &[String]) -> Result<Ve
             .checked_add(1)
             .ok_or("the document has too many members")?,
     );
-    for _ in 0..2 * count {
+    for _ in 0..count {
+        let key = reader.value()?;
+        if TokenReader::new(key)
+            .str_utf8()
+            .is_ok_and(|name| name == MEMBER)
+        {
+            return Err("the document has a member $sw1 of its own, where --apart stores encapsulations: rename that member, or leave out --apart".into());
+        }
+        out.extend_from_slice(key);
         out.extend_from_slice(reader.value()?);
     }
     write::str(&mut out, MEMBER);
@@ -109,6 +117,32 @@ mod tests {
                 (document.clone(), Vec::new())
             );
             assert_eq!(put_encapsulations(&document, &[]).unwrap(), document);
+        }
+    }
+
+    #[test]
+    fn encapsulations_do_not_replace_or_double_a_member_of_that_name() {
+        let texts = [format!("{PREFIX}a")];
+        for document in [
+            &b"\x81\xa4$sw1\x01"[..],
+            b"\x82\xa1a\x02\xa4$sw1\x91\xa1x",
+            b"\x82\xa4$sw1\xc0\xa1a\x02",
+        ] {
+            assert!(
+                put_encapsulations(document, &texts)
+                    .unwrap_err()
+                    .to_string()
+                    .contains("rename that member, or leave out --apart")
+            );
+            assert_eq!(put_encapsulations(document, &[]).unwrap(), document);
+        }
+        // A value of that name is no member, and the member of an inner object is not touched.
+        for document in [&b"\x81\xa1a\xa4$sw1"[..], b"\x81\xa1a\x81\xa4$sw1\x01"] {
+            let with = put_encapsulations(document, &texts).unwrap();
+            assert_eq!(
+                take_encapsulations(&with).unwrap(),
+                (document.to_vec(), texts.to_vec())
+            );
         }
     }
 
