@@ -55,7 +55,9 @@ fn read_member(key: &[u8], value: &[u8]) -> Option<Vec<String>> {
             .filter(|text| text.starts_with(PREFIX))
             .map(str::to_owned)
     });
-    texts.collect()
+    let texts: Vec<String> = texts.collect::<Option<_>>()?;
+    // This program writes no empty list, so it is data of the document.
+    (!texts.is_empty()).then_some(texts)
 }
 
 /// Adds the member `$sw1` with encapsulations, if there are any. Fails if the document is not an
@@ -151,6 +153,7 @@ mod tests {
         for document in [
             &b"\x81\xa4$sw1\x01"[..],
             b"\x81\xa4$sw1\x91\xa1x",
+            b"\x81\xa4$sw1\x90",
             b"\x91\xa4$sw1",
             b"\x01",
             b"\x81\x01\x02",
