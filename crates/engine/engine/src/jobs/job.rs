@@ -218,8 +218,12 @@ impl FieldWork for TokenFields {
 
     fn count(&self, metrics: &Metrics) {
         match self {
-            Self::Tokenize(fields) => metrics.tokens(TokenLabel::Mismatched, fields.mismatched),
-            Self::Detokenize(fields) => metrics.fields_masked(MaskLabel::Role, fields.masked()),
+            Self::Tokenize(fields) => {
+                metrics.count_tokens(TokenLabel::Mismatched, fields.mismatched)
+            }
+            Self::Detokenize(fields) => {
+                metrics.count_masked_fields(MaskLabel::Role, fields.masked())
+            }
         }
     }
 }
@@ -661,11 +665,11 @@ impl Job {
         fields.work().count(&self.metrics);
         if let Some(opener) = fields.work_mut().opener() {
             self.metrics
-                .key_agreements(AgreementLabel::Request, opener.agreements() as u64);
+                .count_key_agreements(AgreementLabel::Request, opener.agreements() as u64);
         }
         if let Some(read_ahead) = &self.read_ahead {
             self.metrics
-                .key_agreements(AgreementLabel::IdleThread, read_ahead.agreements_started());
+                .count_key_agreements(AgreementLabel::IdleThread, read_ahead.agreements_started());
         }
     }
 

@@ -159,8 +159,10 @@ impl Tokens {
         }
 
         let (found, missing) = fields.found_and_missing();
-        self.calls.metrics.tokens(TokenLabel::Found, found);
-        self.calls.metrics.tokens(TokenLabel::Missing, missing);
+        self.calls.metrics.count_tokens(TokenLabel::Found, found);
+        self.calls
+            .metrics
+            .count_tokens(TokenLabel::Missing, missing);
 
         let document = spec.payload.len().saturating_add(fields.value_bytes());
         let errors = FieldErrors::bytes(errors_max, spec.leaves);
@@ -192,22 +194,26 @@ impl Tokens {
 
     /// Counts rows that were found by a value and contain another value.
     pub fn count_mismatched(&self, rows: u64) {
-        self.calls.metrics.tokens(TokenLabel::Mismatched, rows);
+        self.calls
+            .metrics
+            .count_tokens(TokenLabel::Mismatched, rows);
     }
 
     fn count_tokens(&self, written: &Written) {
         match written {
             Written::Done(given) => {
                 let reused = given.iter().flatten().count();
-                self.calls.metrics.tokens(TokenLabel::Reused, reused as u64);
                 self.calls
                     .metrics
-                    .tokens(TokenLabel::Made, (given.len() - reused) as u64);
+                    .count_tokens(TokenLabel::Reused, reused as u64);
+                self.calls
+                    .metrics
+                    .count_tokens(TokenLabel::Made, (given.len() - reused) as u64);
             }
             Written::Taken(taken) => self
                 .calls
                 .metrics
-                .tokens(TokenLabel::Taken, taken.len() as u64),
+                .count_tokens(TokenLabel::Taken, taken.len() as u64),
             Written::SubjectsChanged => (),
         }
     }
