@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use sealwire_apps::Control;
 use sealwire_audit::AuditKey;
-use sealwire_crypto::OpenedSchedules;
+use sealwire_crypto::OpenKeyCache;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -142,12 +142,8 @@ impl Server {
         unsealer: Unsealer,
         stores: Stores,
     ) -> Result<Self, StartError> {
-        let opened = NonZeroUsize::new(config.crypto.open_key_cache_entries).map(|capacity| {
-            Arc::new(OpenedSchedules::new(
-                capacity,
-                config.crypto.open_key_cache_s,
-            ))
-        });
+        let opened = NonZeroUsize::new(config.crypto.open_key_cache_entries)
+            .map(|capacity| Arc::new(OpenKeyCache::new(capacity, config.crypto.open_key_cache_s)));
         let unsealer = Arc::new(unsealer);
         let control = Control::with_finder(
             Arc::clone(&stores.control),

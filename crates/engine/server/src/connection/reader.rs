@@ -41,7 +41,7 @@ pub(super) struct Reader<R> {
     shutdown: Shutdown,
     /// Set while a message has arrived in part.
     message_started: Option<MessageStart>,
-    /// True after the first message, which tells whether the client speaks another protocol.
+    /// True after the first message. Only the first bytes of a connection can be an HTTP request.
     has_received: bool,
     /// The long message that is arriving, if the scheduler has been asked for it.
     streaming: Option<StreamingRequest>,
@@ -111,7 +111,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             return self.wait(ReadMode::Paused { until: None }).await;
         }
         if let Some(until) = self.connection.state.pace.pause(Instant::now()) {
-            self.connection.engine.metrics.read_paused();
+            self.connection.engine.metrics.count_read_pause();
             return self.wait(ReadMode::Paused { until: Some(until) }).await;
         }
 
@@ -440,7 +440,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             () = sleep_until(wake_at.unwrap_or(read_deadline)), if wake_at.is_some() => (),
             // A long message is admitted, or its admission took too long.
             rejected = wait_for_admission(streaming), if !reads && streaming.is_some() => rejection = rejected,
-            // What waits is rejected.
+            // The engine drains: deferred requests and a waiting long message are rejected.
             _ = shutdown.started(), if watch_shutdown => (),
             // The next bytes did not arrive in time.
             () = sleep_until(read_deadline), if reads => return self.handle_read_timeout().await,
@@ -489,7 +489,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
         let error = RpcError::new(
             ErrorCode::DeadlineExceeded,
-            "the connection was idle, or a message arrived too slowly",
+            "no request arrived within limits.idle_ms_max, or a message was not complete within limits.message_ms_max",
         );
         self.connection.send_protocol_error(&error).await;
         Err(End::Disconnected)
@@ -576,7 +576,7 @@ impl Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReadMode {
     On,
-    /// Do not read before a buffered message has started. A pause can delay this start until
+    /// Do not read until a buffered request has started or been rejected, at the earliest at
     /// `until`.
     Paused {
         until: Option<Instant>,

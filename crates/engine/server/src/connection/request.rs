@@ -1,5 +1,4 @@
-//! Handles a data request, from its decoded message to its response. The steps, in the order of
-//! time:
+//! Handles a data request, from its decoded message to its response. The steps, in their order:
 //!
 //! 1. `Reader::dispatch` decodes the message ([`decode`](sealwire_engine::operations::decode)) and
 //!    finds an in-flight permit.
@@ -38,7 +37,7 @@ use sealwire_engine::operation::{
 use sealwire_service::spans::Traced;
 use sealwire_telemetry::metrics::{MethodLabel, RequestReport, RequestTimes, ResponseCode};
 
-/// Most bytes of a response before its result.
+/// Largest size of the part of a response before its result, in bytes.
 const RESPONSE_HEADER_BYTES: usize = 16;
 
 /// A decoded request whose message is complete.
@@ -78,7 +77,8 @@ pub(super) struct Prepared {
     pub(super) admission: AdmissionPermit,
     pub(super) task: Task,
     deadline: Instant,
-    /// When the request was offered to the scheduler, if its message was complete by then.
+    /// Time when the request was offered to the scheduler. `None` if its message was not complete
+    /// then, or if a wait for the store would falsify the measurement.
     offered: Option<Instant>,
     /// Set if the request is sampled for tracing.
     traced: Option<Traced>,
@@ -87,7 +87,7 @@ pub(super) struct Prepared {
 /// The progress of a request.
 pub(super) enum Task {
     /// The permissions of its principal must be looked up first.
-    Unauthorized(Box<dyn Operation>),
+    PermissionsUnknown(Box<dyn Operation>),
     /// The request is permitted and planned.
     Planned(PlannedTask),
 }
@@ -197,7 +197,7 @@ pub(super) fn prepare(
             }
             planned => Task::Planned(planned?),
         },
-        None => Task::Unauthorized(operation),
+        None => Task::PermissionsUnknown(operation),
     };
     let traced = engine.traces.sample(request.options.traceparent());
     Ok(Prepared {
@@ -452,9 +452,9 @@ async fn run(
     Ok((bytes, admission))
 }
 
-/// Does the work of a prepared request, after its admission. Returns the response. Sets `times` for
-/// a document. Clears `offered` if the request waits for the store, because the time since then
-/// does not measure the prediction.
+/// Loads missing permissions, waits for admission and does the work of a request. Returns the
+/// response. Clears `offered` if the request waits for the store, which the prediction does not
+/// include. Sets `times` for a document.
 async fn finish_task(
     connection: &Connection,
     request: &Request,
@@ -472,7 +472,7 @@ async fn finish_task(
         is_over: false,
     };
     let task = match task {
-        Task::Unauthorized(operation) => {
+        Task::PermissionsUnknown(operation) => {
             let task = authorize_and_plan(connection, request, operation, admission).await?;
             admission.restart_wait();
             task
