@@ -1786,7 +1786,7 @@ fn clients_without_permission_for_apps_get_a_remedy() {
 }
 
 #[test]
-fn the_audit_trail_is_shown_verified_and_not_believed_once_it_was_touched() {
+fn the_audit_log_is_shown_verified_and_not_believed_once_it_was_touched() {
     let mut dev = Dev::start();
     std::fs::write(
         dev.folder.path().join("mine.json"),

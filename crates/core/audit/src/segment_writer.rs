@@ -51,7 +51,7 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// Another process writes to the folder.
-    #[error("{}: another engine writes its audit trail here; give each engine a separate folder", folder.display())]
+    #[error("{}: another engine writes its audit log here; give each engine a separate folder", folder.display())]
     InUse {
         /// The folder.
         folder: PathBuf,

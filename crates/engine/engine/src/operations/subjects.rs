@@ -189,7 +189,7 @@ fn value_text(datatype: Datatype, value: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Returns the id by which requests and the audit trail name a subject.
+/// Returns the id by which requests and the audit log name a subject.
 fn subject_text(id: SubjectId) -> String {
     format!("{:032x}", u128::from_be_bytes(id.0))
 }
