@@ -774,7 +774,12 @@ fn keys_are_rotated_disabled_and_enabled_under_a_running_engine() {
     dev.may_not(
         &["apps", "rotate", "nobody"],
         1,
-        "app nobody does not exist",
+        "not_found: app nobody does not exist",
+    );
+    dev.may_not(
+        &["apps", "rotate", "nobody", "--json"],
+        1,
+        "\"code\":\"not_found\"",
     );
     dev.may_not(
         &["apps", "rotate", "demo", "--suite", "rot13"],
