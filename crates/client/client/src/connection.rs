@@ -144,14 +144,14 @@ impl Connection {
             Err(_) => return Err(Failure::Deadline),
         };
         match Response::decode(&message) {
-            Ok(reply) => {
-                if matches!(&reply.outcome, Err(error) if error.code == ErrorCode::Unauthenticated)
+            Ok(response) => {
+                if matches!(&response.outcome, Err(error) if error.code == ErrorCode::Unauthenticated)
                 {
                     // The certificate is expired or revoked. Requests in flight are still
                     // completed.
                     self.state.retire();
                 }
-                reply
+                response
                     .outcome
                     .map(|result| message.slice_ref(result))
                     .map_err(Failure::Rpc)
