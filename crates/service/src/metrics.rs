@@ -326,7 +326,7 @@ impl Declare for BuildInfo {
     }
 }
 
-/// A field of a struct of metrics that is no metric. It is created with `Default`.
+/// A field of a struct of metrics that is not a metric. `Default` creates it.
 #[derive(Debug, Default)]
 pub struct State<T>(pub T);
 

@@ -424,7 +424,7 @@ async fn the_server_says_why_it_closes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reply_beyond_the_limit_fails_its_call_alone() {
+async fn response_beyond_the_limit_fails_only_its_request() {
     let (connection, mut peer) = connection(1 << 16);
     let (large, small) = (call_on(&connection, vec![1]), call_on(&connection, vec![2]));
     let (first, _) = peer.hear_call().await;

@@ -96,7 +96,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Raises the reservation to at least `bytes`. A larger reservation stays as it is.
+    /// Raises the reservation to at least `bytes`. A larger reservation does not change.
     ///
     /// # Errors
     /// [`Reason::TooLarge`] if the share of the connection or of the client is smaller than

@@ -192,7 +192,7 @@ fn an_agreement_that_fails_fails_for_the_opener_too() {
 }
 
 #[test]
-fn other_requests_get_a_prepared_context_only_after_a_field_opened() {
+fn prepared_contexts_reach_other_requests_only_after_a_field_opened() {
     let keys = app("shop");
     let cache = Arc::new(OpenKeyCache::new(NonZeroUsize::new(8).unwrap(), 100));
     let mut opener = Opener::new(Arc::clone(&keys), b"row").keeping(Some(Arc::clone(&cache)));

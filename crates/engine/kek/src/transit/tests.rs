@@ -41,7 +41,7 @@ async fn check_round_trip(transit: &Transit, case: &str) {
 }
 
 #[tokio::test]
-async fn every_login_wraps_and_unwraps() {
+async fn logins_of_all_kinds_wrap_and_unwrap() {
     let harness = TransitHarness::start().await;
     for (case, options) in [
         ("token file", harness.by_token(&[KEY]).await),
