@@ -55,7 +55,7 @@ label! {
 metrics! {
     /// Metrics of authorization decisions and of the permission cache.
     pub struct AccessMetrics {
-        /// Requests that no role grants, also those that access.mode "observe" permits; unknown:
+        /// Requests that no role grants, also those that access.mode observe permits; unknown:
         /// the permissions could not be loaded
         denied: ByLabel<(OperationLabel, MissingLabel), Counter> = "sealwire_access_denied_total";
         /// Permission cache events; stale: uses of an expired entry because loads fail or take

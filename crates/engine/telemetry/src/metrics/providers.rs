@@ -101,8 +101,7 @@ metrics! {
         uses: OpenFamily<UseLabels, Counter> = "sealwire_provider_requests_total";
         /// Duration of uses of providers
         seconds: OpenFamily<SecondsLabels, Histogram> = "sealwire_provider_seconds", SECONDS;
-        /// Slots of the active root key, by the result of their last use; provider "?": its
-        /// provider is not configured
+        /// Slots of the active root key, by the result of their last use; provider ?: not configured
         slots: OpenFamily<SlotLabels, Gauge> = "sealwire_provider_slots";
         /// Time at which a slot of the provider last unwrapped the root key, the oldest of its
         /// slots, in seconds since 1970 UTC; inf: no slot
