@@ -3,6 +3,11 @@
 //!
 //! The engine serves that connection as it serves those of the data listener, under the principal
 //! of the client certificate. HTTP adds only the translation, in [`sealwire_http`].
+//!
+//! Two limits therefore apply twice. A request counts as in flight on the connection inside the
+//! process, and as a stream of the HTTP/2 connection. Memory counts in the quota of the scheduler,
+//! and bodies also in a semaphore of the same size. If the engine closes the connection inside the
+//! process, the client gets the reason as the error of its next request.
 
 use std::sync::Arc;
 use std::time::Duration;
