@@ -191,8 +191,8 @@ postgres, random: with 10000000 rows 0.68 of that with 1000000, >= 0.8: FAIL
                 return 0, "\nrunning 0 tests\n\ntest result: ok. 0 passed; 0 failed; 0 ignored; 9 filtered out\n"
 
         run = FakeRun()
-        self.assertFalse(soak.run_test(run, "audit trail", "audit", "kils", {}))
-        self.assertEqual(run.failures, ["audit trail: no test is called kils"])
+        self.assertFalse(soak.run_test(run, "audit log", "audit", "kils", {}))
+        self.assertEqual(run.failures, ["audit log: no test is called kils"])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 //! Cost of one audit record by itself, and of the verification of many. `cpu` measures an engine
-//! with the audit trail.
+//! with the audit log.
 //!
 //! `cargo bench -p sealwire-benches --bench engine -- audit`; `--help` prints the options.
 
@@ -16,7 +16,7 @@ use sealwire_benches::{is_smoke_run, say, thread_cpu};
 use zeroize::Zeroizing;
 
 pub(crate) const HELP: &str = "\
-What an audit record costs, and how fast many are verified. `cpu` compares engines with and without an audit trail.
+What an audit record costs, and how fast many are verified. `cpu` compares engines with and without an audit log.
 
     cargo bench -p sealwire-benches --bench engine -- audit [OPTIONS]
 

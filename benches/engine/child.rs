@@ -72,7 +72,7 @@ pub(crate) struct EngineChild {
 }
 
 impl EngineChild {
-    /// Starts an engine without state and audit trail, and waits until it prints its addresses.
+    /// Starts an engine without state and audit log, and waits until it prints its addresses.
     pub(crate) fn start(folder: &Folder, settings: &[Setting]) -> io::Result<Self> {
         // Stateless, because two engines of one experiment read one file of apps.
         Self::start_with(

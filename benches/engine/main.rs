@@ -25,7 +25,7 @@ Benches of the engine that Criterion does not fit.
     cargo bench -p sealwire-benches --bench engine -- NAME [OPTIONS]
 
     audit      What an audit record costs, and how fast many are verified.
-    cpu        CPU time of the engine per field over mutual TLS, against its budgets, and what the audit trail costs.
+    cpu        CPU time of the engine per field over mutual TLS, against its budgets, and what the audit log costs.
     fair       What one tenant feels of another, against the promises of the scheduler.
     floods     What a client feels of another principal that floods the engine with cheap messages.
     http       The cost of HTTP beside RPC, for the same documents.

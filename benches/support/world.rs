@@ -1,5 +1,5 @@
 //! A whole engine on loopback, in this process, with clients beside it: mutual TLS, one app, every
-//! request authorized. No state and no audit trail, so that only the threads of requests run.
+//! request authorized. No state and no audit log, so that only the threads of requests run.
 //!
 //! Engine and clients have separate runtimes with named threads, so that their CPU times can be
 //! told apart. Names that begin with [`NETWORK`] and [`CRYPTO`] are the engine's; `caller` is the

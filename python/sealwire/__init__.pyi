@@ -139,7 +139,7 @@ class Client:
         ejection_min_ms: int = 1_000,
         ejection_max_ms: int = 30_000,
         request_bytes_max: int = 67_108_864,
-        reply_bytes_max: int = 268_435_456,
+        response_bytes_max: int = 268_435_456,
     ) -> None:
         """Opens no connection yet. An endpoint is "host:port", or a pair of that and the name in its certificate."""
     def __enter__(self) -> Self: ...
@@ -298,7 +298,7 @@ class AsyncClient:
         ejection_min_ms: int = 1_000,
         ejection_max_ms: int = 30_000,
         request_bytes_max: int = 67_108_864,
-        reply_bytes_max: int = 268_435_456,
+        response_bytes_max: int = 268_435_456,
     ) -> None:
         """Opens no connection yet. An endpoint is "host:port", or a pair of that and the name in its certificate."""
     async def __aenter__(self) -> Self: ...

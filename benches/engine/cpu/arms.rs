@@ -1,4 +1,4 @@
-//! The cost of the audit trail: the same loads on engines that differ in one setting, in turns.
+//! The cost of the audit log: the same loads on engines that differ in one setting, in turns.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::cpu::load::{BenchOperation, CpuLoad, LOADS, Measured, measure};
 use crate::cpu::place::Place;
 use crate::cpu::{COLD, Options, PRODUCTION, WARM_UP};
 
-/// The engine with the audit trail off, to which the others are compared.
+/// The engine with the audit log off, to which the others are compared.
 const OFF: usize = 0;
 /// The engine that holds responses until their records are written.
 const REJECT: usize = 2;
@@ -95,7 +95,7 @@ impl Arms {
                     let added = cpu(REJECT) - cpu(OFF);
                     verdicts.push(FloorVerdict {
                         budget: format!(
-                            "1 field, 1 caller: the audit trail adds <= {LONE_US_MAX} us of CPU"
+                            "1 field, 1 caller: the audit log adds <= {LONE_US_MAX} us of CPU"
                         ),
                         measured: format!("{added:.1} us"),
                         met: added <= LONE_US_MAX,
@@ -104,7 +104,7 @@ impl Arms {
                 (BenchOperation::EncryptText, 100, 8) => {
                     let Interval { low, value, high } = Self::throughput(rounds, REJECT);
                     verdicts.push(FloorVerdict {
-                        budget: format!("100 fields, 8 callers: throughput with the audit trail >= {THROUGHPUT_MIN}"),
+                        budget: format!("100 fields, 8 callers: throughput with the audit log >= {THROUGHPUT_MIN}"),
                         measured: format!("{value:.3} ({low:.3} to {high:.3})"),
                         met: value >= THROUGHPUT_MIN,
                     });
@@ -120,7 +120,7 @@ impl Arms {
             out,
             "\n{:<22}{:<30}{:>11}{:>8}{:>9} |{:>11}{:>9}{:>9}{:>8} | throughput over that without a trail (90 %)",
             "load",
-            "audit trail",
+            "audit log",
             "requests/s",
             "p50 us",
             "p99 us",

@@ -119,7 +119,7 @@ enum Command {
     /// Split a recovery key into shares for several people, who can together open a store whose
     /// providers are lost
     Recovery(kek::RecoveryArgs),
-    /// Verify the audit trail, and show its records
+    /// Verify the audit log, and show its records
     Audit(audit::Args),
     /// Check a configuration file, or print one with every key
     Config(config::Args),

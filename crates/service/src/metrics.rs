@@ -25,7 +25,7 @@ pub type Seconds = Counter<f64, AtomicU64>;
 pub struct MetricDoc {
     /// Name of the metric as scraped, without the suffixes of a histogram.
     pub name: &'static str,
-    /// `counter`, `gauge`, `histogram` or `info`.
+    /// Type of the metric: `counter`, `gauge`, `histogram` or `info`.
     pub kind: &'static str,
     /// Names of the labels.
     pub labels: &'static [&'static str],
@@ -33,7 +33,7 @@ pub struct MetricDoc {
     pub help: &'static str,
 }
 
-/// Rows of a Markdown table of metrics: name, type, unit, labels, meaning.
+/// Returns the rows of a Markdown table of metrics: name, type, unit, labels, meaning.
 pub fn rows(metrics: &[MetricDoc]) -> String {
     let mut text = String::new();
     for metric in metrics {
@@ -133,7 +133,7 @@ pub trait Declare: Sized {
     fn declare(registrar: &mut Registrar, declaration: &Declaration) -> Self;
 }
 
-/// A metric of the client library that can be declared.
+/// A metric type of `prometheus_client` that [`metrics!`](crate::metrics!) can create.
 pub trait Series: Metric + Clone {
     /// `counter`, `gauge` or `histogram`.
     const KIND: &'static str;
@@ -193,7 +193,7 @@ impl Series for Histogram {
     }
 }
 
-/// Creates the series of a family.
+/// Creates the series of a family, with these buckets if they are histograms.
 #[derive(Clone, Copy, Debug)]
 pub struct Create(&'static [f64]);
 
@@ -204,7 +204,7 @@ impl<M: Series> MetricConstructor<M> for Create {
 }
 
 /// Series that are created when their labels are first used.
-pub type Open<S, M> = Family<S, M, Create>;
+pub type OpenFamily<S, M> = Family<S, M, Create>;
 
 /// Labels that [`label_set!`](crate::label_set!) declares.
 pub trait LabelSet:
@@ -214,7 +214,7 @@ pub trait LabelSet:
     const NAMES: &'static [&'static str];
 }
 
-impl<S: LabelSet, M: Series + prometheus_client::metrics::TypedMetric> Series for Open<S, M> {
+impl<S: LabelSet, M: Series + prometheus_client::metrics::TypedMetric> Series for OpenFamily<S, M> {
     const KIND: &'static str = M::KIND;
     const LABELS: &'static [&'static str] = S::NAMES;
 
@@ -326,7 +326,7 @@ impl Declare for BuildInfo {
     }
 }
 
-/// State of a struct of metrics that is not a metric itself.
+/// A field of a struct of metrics that is not a metric. `Default` creates it.
 #[derive(Debug, Default)]
 pub struct State<T>(pub T);
 
@@ -356,7 +356,7 @@ impl<T> DerefMut for State<T> {
 pub struct Probe<T>(OnceLock<Box<dyn Fn() -> T + Send + Sync>>);
 
 impl<T> Probe<T> {
-    /// Sets the function. Ignores further functions, which would belong to another engine.
+    /// Sets the function. Only the first call has an effect.
     pub fn watch(&self, read: Box<dyn Fn() -> T + Send + Sync>) {
         let _ = self.0.set(read);
     }
@@ -528,7 +528,7 @@ mod tests {
             /// No metric.
             inner: Inner;
             /// Time of requests
-            seconds: Open<Named, Histogram> = "test_request_seconds", [0.5, 1.0];
+            seconds: OpenFamily<Named, Histogram> = "test_request_seconds", [0.5, 1.0];
             /// No metric.
             started: State<Vec<u8>>;
             /// Version

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum OutputFileError {
     /// The command also reads the file.
-    #[error("{path} is a file that is read: write the output to another file", path = .0.display())]
+    #[error("{path} is an input of this command: write the output to another file", path = .0.display())]
     SameFile(PathBuf),
     /// The file already exists.
-    #[error("{path} is there already: remove it, or say that it is to be replaced", path = .0.display())]
+    #[error("{path} exists already: remove it, or add --replace", path = .0.display())]
     Exists(PathBuf),
     /// The path names a device, a pipe or a socket.
-    #[error("{path} is not a regular file, and is not replaced: name another file", path = .0.display())]
+    #[error("{path} is not a regular file, so it cannot be replaced: choose another output file", path = .0.display())]
     NotRegular(PathBuf),
     /// The path cannot be examined, or names a folder.
     #[error("{path}: {source}", path = path.display())]

@@ -1,5 +1,5 @@
-//! Opens files that contain secrets and files that other users must not replace. Rejects files that
-//! other users can read or replace.
+//! Opens files that contain secrets, and files that other users must not replace, such as
+//! certificates. Rejects files that other users can replace, and secrets that other users can read.
 //!
 //! The following rules cover the opened file, every folder above it and every symbolic link in its
 //! path:
@@ -30,7 +30,7 @@ use zeroize::Zeroizing;
 const LINKS_MAX: u32 = 40;
 /// Maximum number of attempts to open a file that is replaced at the same time.
 const TRIES_MAX: u32 = 5;
-/// Precedes a remedy that does not undo earlier changes by other users.
+/// Text before a command that stops later changes by another user, but does not undo earlier ones.
 const CHECK_FIRST: &str = "check its content first: that user could write it";
 /// The sticky bit.
 const STICKY: u32 = 0o1000;
@@ -40,8 +40,8 @@ const STICKY: u32 = 0o1000;
 pub enum FileKind {
     /// A key, a password or a token.
     Secret,
-    /// Not a secret, but trusted content, such as a certificate of an authority or a public key. A
-    /// user who can replace the file would be trusted.
+    /// Not secret, but trusted, such as the certificate of an authority or a public key. Whoever
+    /// can replace the file decides whom this process trusts.
     Public,
 }
 
@@ -136,7 +136,7 @@ impl TrustedFile {
             });
         }
         Err(FileErrorReason::Io(io::Error::other(
-            "the file was replaced during each attempt to open it",
+            "the file was replaced during each attempt to open it; retry when its writer has finished",
         )))
     }
 
@@ -199,7 +199,7 @@ fn read_bounded(
         let reason = if filled as u64 > bytes_max {
             FileErrorReason::TooLong(bytes_max)
         } else {
-            io::Error::other("it grew while it was read").into()
+            io::Error::other("the file grew while it was read; retry").into()
         };
         return Err(FileError { path, reason });
     }

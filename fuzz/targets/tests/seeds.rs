@@ -83,7 +83,7 @@ fn dictionary(target: &FuzzTarget) -> String {
 }
 
 #[test]
-fn every_seed_passes() {
+fn seeds_pass() {
     let mut failed = Vec::new();
     for target in TARGETS {
         let seeds = committed(target);
@@ -132,7 +132,7 @@ fn seeds_and_dictionaries_are_as_generated() {
 
 /// `fuzz` has one program per target and no other.
 #[test]
-fn every_target_has_a_program() {
+fn targets_have_programs() {
     let manifest = fs::read_to_string(fuzz("Cargo.toml")).unwrap();
     let programs: Vec<&str> = manifest
         .split("[[bin]]\nname = \"")

@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn each_class_has_its_own_lightest_load() {
+    fn classes_have_their_own_lightest_loads() {
         let mixed = |load: &Load| {
             let mut run = served(load, f64::INFINITY);
             (run.classes[0].sent, run.classes[0].ok) =
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_run_is_no_knee() {
+    fn knee_needs_more_than_one_bad_run() {
         let steps = Steps {
             from_per_s: 10.0,
             rates_max: 4,

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn no_result_is_no_figure() {
+    fn figures_need_a_result() {
         let none = part(|part| part.tallies[0].ok = 0);
         let said = figures(&load(OPEN), "name", 1, &none)
             .unwrap_err()

@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Subcommand;
-use sealwire_client::{Format, Pem, Suite};
+use sealwire_client::{Error, ErrorCode, Format, Pem, Suite};
+use sealwire_command_line::failure::reworded;
 use sealwire_crypto::{EpochLifetime, KeyId};
 use sealwire_service::output::{errln, outln};
 use sealwire_store::{ControlStore as _, Snapshot};
 use sealwire_store_embedded::FileStore;
 use sealwire_wire::control::{App, AppChanged, Key, RotateKind};
-use sealwire_wire::{DELAY_S_DEFAULT, DELAY_S_MAX};
+use sealwire_wire::{DELAY_S_DEFAULT, DELAY_S_MAX, RpcError};
 use zeroize::Zeroizing;
 
 use super::Failure;
@@ -299,7 +300,9 @@ fn rotate_keys(name: &str, kinds: &[RotateKind], target: &TargetArgs) -> Result<
     if !changes.is_empty() {
         print_keys(target.engine.json, &changes)?;
     }
-    Err(rotation_ended(&explain_error(failure).to_string(), suite, &left).into())
+    let failure = explain_error(failure);
+    let text = rotation_ended(&failure.to_string(), suite, &left);
+    Err(reworded(&*failure, text))
 }
 
 /// Returns the error of a rotation of several suites that stopped at one suite.
@@ -321,10 +324,10 @@ fn rotation_ended(error: &str, suite: Suite, left: &[Suite]) -> String {
 /// Returns the suites that an app has keys of.
 async fn suites_of_app(control: &ControlTarget, name: &str) -> Result<Vec<Suite>, Failure> {
     let apps = control.apps().await?;
-    let app = apps
-        .iter()
-        .find(|app| app.app == name)
-        .ok_or_else(|| format!("app {name} does not exist; `sealwire apps list` shows which do"))?;
+    let app = apps.iter().find(|app| app.app == name).ok_or_else(|| {
+        let text = format!("app {name} does not exist; `sealwire apps list` shows which do");
+        Error::Rpc(RpcError::new(ErrorCode::NotFound, text))
+    })?;
     let suites = Suite::ALL.iter().copied().filter(|suite| {
         app.keys
             .iter()

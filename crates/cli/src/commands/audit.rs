@@ -1,4 +1,4 @@
-//! `audit`: shows the audit trail, and verifies that it is unchanged.
+//! `audit`: shows the audit log, and verifies that it is unchanged.
 
 use std::collections::VecDeque;
 use std::io::{self, BufWriter, IsTerminal as _, Write};
@@ -33,7 +33,7 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum AuditCommand {
-    /// Verify an audit trail: report records that were changed, removed, moved, added, forged or
+    /// Verify an audit log: report records that were changed, removed, moved, added, forged or
     /// cut off
     ///
     /// Exit status 0: the trail is sound. All records must exist from record 1, or from the end of
@@ -252,7 +252,7 @@ impl AuditSource {
             .clone()
             .or_else(|| config.as_ref()?.audit.folder.clone());
         let folder = folder
-            .ok_or("audit.folder is not set in this configuration, so it has no audit trail")?;
+            .ok_or("audit.folder is not set in this configuration, so it has no audit log")?;
         let key = match config.filter(|_| keyed) {
             Some(config) => {
                 let runtime = tokio::runtime::Builder::new_current_thread()
@@ -463,8 +463,8 @@ fn print_report(folder: &Path, report: &Report) {
 fn summary_of(report: &Report) -> String {
     let count = report.findings.len() as u64 + report.findings_omitted;
     match count {
-        1 => "the audit trail did not verify: 1 finding, listed above".to_owned(),
-        count => format!("the audit trail did not verify: {count} findings, listed above"),
+        1 => "the audit log did not verify: 1 finding, listed above".to_owned(),
+        count => format!("the audit log did not verify: {count} findings, listed above"),
     }
 }
 

@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,26 +29,28 @@ use super::{Failure, dev_folder};
 pub(super) const DEFAULT_ADDRESS: &str = "127.0.0.1:8080";
 /// The document of the demonstration.
 const DOCUMENT: &str = r#"{"item":"tea","card":{"number":"4242424242424242","cvc":"042"}}"#;
-/// Longest time until a connection or a response of the relay.
+/// Maximum time for one request to the relay: connection, response and body.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Longest response of the relay, in bytes.
+/// Maximum length of a response body of the relay, in bytes.
 const BODY_BYTES_MAX: usize = 64 << 10;
-/// Name of the relay's configuration in the folder.
+/// Name of the relay's configuration file in the folder.
 const CONFIG_FILE: &str = "sealwire-relay.toml";
 
-/// A relay and its upstream, which run until this is dropped or shut down.
+/// A relay, which runs until this is dropped or shut down, and its upstream, which runs until the
+/// runtime ends.
 pub(super) struct DevRelay {
     server: Server,
     address: SocketAddr,
     upstream: Upstream,
 }
 
-/// Stores the last document, and returns it.
+/// The upstream: stores the last posted document, and responds to every request with it.
 #[derive(Clone, Default)]
 struct Upstream {
+    /// The last posted document; empty before the first.
     last: Arc<Mutex<Bytes>>,
     /// True once the demonstration is over, after which each document is printed.
-    prints: Arc<std::sync::atomic::AtomicBool>,
+    prints_documents: Arc<AtomicBool>,
 }
 
 impl DevRelay {
@@ -60,8 +63,10 @@ impl DevRelay {
     ) -> Result<Self, Failure> {
         let upstream = Upstream::default();
         let socket = TcpListener::bind(("127.0.0.1", 0)).await?;
+
         let text = config_text(folder, engine, listen, socket.local_addr()?);
         tokio::spawn(upstream.clone().serve_requests(socket));
+
         std::fs::write(folder.join(CONFIG_FILE), &text)?;
         let config = parse(&text, [])?;
         let compiled = compile(&config).map_err(|errors| {
@@ -70,6 +75,7 @@ impl DevRelay {
                 .map(|error| format!("{error}\n"))
                 .collect::<String>()
         })?;
+
         let server = Server::start(&config, compiled).await?;
         let address = server
             .addresses()
@@ -82,23 +88,30 @@ impl DevRelay {
         })
     }
 
-    /// Sends a document through the relay, and prints the views of the client and of the upstream.
+    /// Sends a document through the relay, and prints what the upstream and the client receive.
+    /// Fails if the upstream receives a value in the clear, or the client another document.
     pub(super) async fn run_demonstration(&self) -> Result<(), Failure> {
         outln!(
             "\nA relay listens on {} in front of a small upstream. A client posts:\n\n  {DOCUMENT}\n",
             self.address
         );
-        let received = self.post_and_get(Method::POST, DOCUMENT).await?;
+
+        let received = self.post_and_get(DOCUMENT).await?;
         let sealed = self.upstream.last_document();
         let sealed = String::from_utf8_lossy(&sealed).into_owned();
-        if sealed.contains("4242424242424242") || !sealed.contains("sw1:") {
-            return Err("the upstream saw the card number".into());
+        if sealed.contains("4242424242424242") {
+            return Err("the upstream received the card number in the clear".into());
+        }
+        if !sealed.contains("sw1:") {
+            return Err("the upstream received no envelope".into());
         }
         outln!(
             "The upstream receives:\n\n  {}\n",
             super::dev::shorten_envelopes(&sealed)
         );
+
         outln!("The client requests the document and gets:\n\n  {received}");
+
         if received != DOCUMENT {
             return Err(
                 "the document that the client gets differs from the one that it sent".into(),
@@ -107,11 +120,11 @@ impl DevRelay {
         Ok(())
     }
 
-    /// Prints requests to try, and lets the upstream print received documents.
+    /// Prints requests to try. From now on, the upstream prints every document that it receives.
     pub(super) fn print_commands(&self, folder: &Path) {
         self.upstream
-            .prints
-            .store(true, std::sync::atomic::Ordering::Relaxed);
+            .prints_documents
+            .store(true, Ordering::Relaxed);
         outln!(
             "Through the relay, whose configuration is {}:\n",
             folder.join(CONFIG_FILE).display()
@@ -127,21 +140,23 @@ impl DevRelay {
         );
     }
 
+    /// Ends the relay. The upstream ends with the runtime.
     pub(super) async fn shutdown(self) {
         self.server.shutdown().await;
     }
 
-    /// Posts a document, then gets it back.
-    async fn post_and_get(&self, method: Method, body: &'static str) -> Result<String, Failure> {
+    /// Posts a document, then requests it. Returns the body of the second response.
+    async fn post_and_get(&self, document: &'static str) -> Result<String, Failure> {
         let origin = Origin::new(&self.address.to_string().parse()?, 80);
-        let origin = origin.ok_or("the relay has no port")?;
+        let origin = origin.ok_or("the address of the relay is not a host and a port")?;
+
         let mut last = String::new();
-        for method in [method, Method::GET] {
-            let body = if method == Method::GET { "" } else { body };
+        for (method, body) in [(Method::POST, document), (Method::GET, "")] {
             let request = Request::builder().method(method).uri("/orders");
             let request = request
                 .header(CONTENT_TYPE, "application/json")
                 .body(Full::new(Bytes::from_static(body.as_bytes())))?;
+
             let (status, received) = within(TIMEOUT, async {
                 let mut connection =
                     HttpConnection::open(&origin, &Transport::Plain, TIMEOUT).await?;
@@ -151,6 +166,7 @@ impl DevRelay {
                 Ok::<_, HttpClientError>((status, body))
             })
             .await?;
+
             last = String::from_utf8(received.to_vec())?;
             if status != StatusCode::OK {
                 return Err(format!("the relay responded with {status}: {last}").into());
@@ -161,6 +177,7 @@ impl DevRelay {
 }
 
 impl Upstream {
+    /// Returns the last posted document.
     fn last_document(&self) -> Bytes {
         self.last
             .lock()
@@ -184,9 +201,10 @@ impl Upstream {
 
     async fn handle_request(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let is_post = request.method() == Method::POST;
+        // A body that ends early is ignored: the last document stays.
         if is_post && let Ok(body) = request.into_body().collect().await {
             let body = body.to_bytes();
-            if self.prints.load(std::sync::atomic::Ordering::Relaxed) {
+            if self.prints_documents.load(Ordering::Relaxed) {
                 outln!("the upstream receives: {}", String::from_utf8_lossy(&body));
             }
             *self.last.lock().unwrap_or_else(PoisonError::into_inner) = body;
@@ -200,7 +218,7 @@ impl Upstream {
 }
 
 /// Returns the path of a file, escaped for a TOML string.
-fn escaped_path(folder: &Path, name: &str) -> String {
+fn toml_path(folder: &Path, name: &str) -> String {
     folder
         .join(name)
         .display()
@@ -209,15 +227,16 @@ fn escaped_path(folder: &Path, name: &str) -> String {
         .replace('"', "\\\"")
 }
 
+/// Returns the text of the relay's configuration file.
 fn config_text(
     folder: &Path,
     engine: SocketAddr,
     listen: SocketAddr,
     upstream: SocketAddr,
 ) -> String {
-    let ca = escaped_path(folder, "ca.pem");
-    let certificate = escaped_path(folder, &format!("{}.pem", dev_folder::CLIENT_CERT));
-    let key = escaped_path(folder, &format!("{}-key.pem", dev_folder::CLIENT_CERT));
+    let ca = toml_path(folder, "ca.pem");
+    let certificate = toml_path(folder, &format!("{}.pem", dev_folder::CLIENT_CERT));
+    let key = toml_path(folder, &format!("{}-key.pem", dev_folder::CLIENT_CERT));
     let app = dev_folder::DEMO_APP;
     format!(
         r#"# The relay of `sealwire dev --relay`, which writes this file at each start. `sealwire-relay config template` explains every key.
@@ -252,7 +271,7 @@ app = "{app}"
 [[route.request]]
 action = "encrypt"
 select = ["$.card.number", "$.card.cvc"]
-# Clients get values back, so they must not send envelopes of other places.
+# Responses are decrypted, so a client could send an envelope from elsewhere and read its value.
 unneeded = "deny"
 
 [[route.response]]

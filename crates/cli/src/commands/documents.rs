@@ -2,8 +2,8 @@
 //! `sealwire-data` does Parquet files.
 
 use sealwire_client::{
-    Decrypt, DetailValue, Document, Encapsulation, Encrypt, Error, ErrorCode, FieldError, Format,
-    KeyScope, OnError, Outside, Rewrap, Suite, Unbound, Unmatched,
+    Decrypt, DetailValue, Detokenize, Document, Encapsulation, Encrypt, Error, ErrorCode,
+    FieldError, Format, KeyScope, OnError, Outside, Rewrap, Suite, Tokenize, Unbound, Unmatched,
 };
 use std::fs::File;
 use std::io::{BufWriter, Read as _, Write};
@@ -15,7 +15,7 @@ use sealwire_command_line::documents::FormatName;
 pub(super) use sealwire_command_line::documents::{
     Common, DecryptArgs, DocumentProgress, EncryptArgs, FileArgs, SuiteName,
 };
-use sealwire_command_line::failure::InvalidArguments;
+use sealwire_command_line::failure::{InvalidArguments, reworded};
 use sealwire_command_line::object_store::is_object;
 use sealwire_payload::{WalkLimits, json};
 use sealwire_service::output::errln;
@@ -104,6 +104,26 @@ impl From<OutsideName> for Outside {
     }
 }
 
+/// A request on a document that takes the options that all such commands have.
+pub(super) trait DocumentRequest<'a>: Sized {
+    /// Sets the selected paths, the treatment of paths without a match, the context and the reason.
+    fn with_options_of(self, common: &'a Common) -> Self;
+}
+
+macro_rules! document_requests {
+    ($($request:ident),*) => {$(
+        impl<'a> DocumentRequest<'a> for $request<'a> {
+            fn with_options_of(self, common: &'a Common) -> Self {
+                self.set_select(common.select())
+                    .unmatched(common.unmatched())
+                    .context(common.context())
+                    .reason(common.reason.as_deref())
+            }
+        }
+    )*};
+}
+document_requests!(Encrypt, Decrypt, Rewrap, Tokenize, Detokenize);
+
 pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
     let key_scope = KeyScope::from(args.key_scope);
     let common = &args.common;
@@ -112,10 +132,7 @@ pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
     }
     convert(common, "encrypting", Opened::None, async |payload, _| {
         let call = Encrypt::new(&common.app, payload)
-            .set_select(common.select())
-            .unmatched(common.unmatched())
-            .context(common.context())
-            .reason(common.reason.as_deref())
+            .with_options_of(common)
             .suite(args.suite.map(Suite::from))
             .key_scope(key_scope)
             .format(args.format.map(Format::from))
@@ -152,10 +169,7 @@ pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
         async |payload, encapsulations| {
             let call = Decrypt::new(&common.app, payload)
                 .encapsulations(encapsulations.iter().map(String::as_str))
-                .set_select(common.select())
-                .unmatched(common.unmatched())
-                .context(common.context())
-                .reason(common.reason.as_deref())
+                .with_options_of(common)
                 .on_error(on_error(args.report))
                 .outside(if args.refuse_outside {
                     Outside::Refuse
@@ -176,10 +190,7 @@ pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
         async |payload, encapsulations| {
             let call = Rewrap::new(&common.app, payload)
                 .encapsulations(encapsulations.iter().map(String::as_str))
-                .set_select(common.select())
-                .unmatched(common.unmatched())
-                .context(common.context())
-                .reason(common.reason.as_deref())
+                .with_options_of(common)
                 .on_error(on_error(args.report))
                 .suite(args.suite.map(Suite::from))
                 .format(args.format.map(Format::from))
@@ -228,7 +239,7 @@ pub(super) fn seal(args: &SealArgs) -> Result<(), Failure> {
                 unmatched,
             } = keys.seal(payload, &options)?;
             if let (Some(position), Unmatched::Fail) = (unmatched.first(), file.unmatched()) {
-                return Err(no_match(file, path(file, *position).unwrap_or_default()));
+                return Err(no_match(file, path(file, *position).unwrap_or_default()).into());
             }
             Ok(Document {
                 payload: document.into(),
@@ -350,29 +361,29 @@ fn explained_of(args: &FileArgs, failure: Failure) -> Failure {
                 .ok()
                 .and_then(|position| path(args, position))
                 .unwrap_or_default();
-            no_match(args, path)
+            reworded(&*failure, no_match(args, path))
         }
         _ => explained(failure),
     }
 }
 
-/// Returns the error for a path that matches nothing.
-fn no_match(args: &FileArgs, path: &str) -> Failure {
+/// Returns the text of the error for a path that matches nothing.
+fn no_match(args: &FileArgs, path: &str) -> String {
     let hint = "correct it, or add --allow-unmatched to ignore it";
     format!(
         "--select {path} matches nothing in {}: {hint}",
         args.file.display()
     )
-    .into()
 }
 
+/// Returns the path argument at a position.
 fn path(args: &FileArgs, position: u32) -> Option<&str> {
     args.select
         .get(usize::try_from(position).ok()?)
         .map(String::as_str)
 }
 
-/// Adds a hint to an error.
+/// Adds a hint to the text of an error. Keeps its code for programs.
 pub(super) fn explained(failure: Failure) -> Failure {
     let Some(Error::Rpc(error)) = failure.downcast_ref::<Error>() else {
         return failure;
@@ -386,30 +397,29 @@ pub(super) fn explained(failure: Failure) -> Failure {
             DetailValue::Number(number) => number.to_string(),
             DetailValue::Errors(_) => String::new(),
         });
-    match (error.code, path) {
+    let text = match (error.code, path) {
         (ErrorCode::CannotOpen, Some(path)) => {
             format!(
                 "{path} does not open: it was sealed for another app or with another context, its key is disabled, or it was \
                  altered; --report lists all such fields and opens the others"
             )
-            .into()
         }
         (ErrorCode::Forbidden, Some(path)) => format!(
             "{path}: {}; `evervault.open_roles` lists the roles that open",
             error.message
-        )
-        .into(),
+        ),
         (ErrorCode::NotFound, _) if error.message.contains("has no collection") => {
-            format!("{error}; `sealwire collections list APP` shows all collections").into()
+            format!("{error}; `sealwire collections list APP` shows all collections")
         }
         (ErrorCode::NotFound, _) if error.message.starts_with("no app") => {
-            format!("{error}; `sealwire apps list` shows all apps").into()
+            format!("{error}; `sealwire apps list` shows all apps")
         }
         (ErrorCode::BadRequest, Some(path)) if !error.message.contains(&path) => {
-            format!("{path}: {error}").into()
+            format!("{path}: {error}")
         }
-        _ => failure,
-    }
+        _ => return failure,
+    };
+    reworded(&*failure, text)
 }
 
 fn list(errors: &[FieldError], omitted: u64) {
@@ -454,6 +464,47 @@ fn write(output: Option<&Path>, text: &[u8]) -> Result<(), Failure> {
         None => {
             let mut stdout = BufWriter::new(sealwire_service::output::Output);
             Ok(stdout.write_all(text).and_then(|()| stdout.flush())?)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sealwire_client::Detail;
+    use sealwire_command_line::failure::report;
+    use sealwire_wire::RpcError;
+
+    use super::*;
+
+    #[test]
+    fn explained_errors_keep_their_code() {
+        for (code, message, path, hint) in [
+            (
+                ErrorCode::CannotOpen,
+                "cannot open",
+                Some("$.a"),
+                "--report",
+            ),
+            (ErrorCode::Forbidden, "denied", Some("$.a"), "open_roles"),
+            (
+                ErrorCode::NotFound,
+                "app shop has no collection x",
+                None,
+                "collections list",
+            ),
+            (ErrorCode::NotFound, "no app shop", None, "apps list"),
+            (ErrorCode::BadRequest, "must be text", Some("$.a"), "$.a: "),
+            (ErrorCode::Conflict, "exists already", None, ""),
+        ] {
+            let mut error = RpcError::new(code, message);
+            error
+                .details
+                .extend(path.map(|path| Detail::text("path", path)));
+            let text = report(&*explained(Error::Rpc(error).into()), true);
+            assert!(
+                text.contains(&format!("\"code\":\"{}\"", code.name())) && text.contains(hint),
+                "{text}"
+            );
         }
     }
 }

@@ -1,15 +1,18 @@
-//! Encapsulations that are apart from the fields of a document, as member `$sw1` of the document
-//! (`proto/envelope.md`, "Encapsulations apart").
+//! Encapsulations (`enc` of HPKE) that are stored once for all fields of a document, in the member
+//! `$sw1` of the document, instead of in every field (`proto/envelope.md`, "Encapsulations apart").
 
 use sealwire_msgpack::{TokenReader, write};
 
 use super::Failure;
 
+/// Name of the member with the encapsulations.
 const MEMBER: &str = "$sw1";
+/// Prefix of an encapsulation.
 const PREFIX: &str = "sw1h:";
 
-/// Takes the encapsulations out of a document. Returns none if the document is not an object, or if
-/// the member holds something else.
+/// Takes the encapsulations out of a document. Returns the document without its member `$sw1`, and
+/// the encapsulations. If the document is not an object, or if the member holds other data, returns
+/// the document unchanged and an empty list. Fails if the document is malformed.
 pub(super) fn take_encapsulations(document: &[u8]) -> Result<(Vec<u8>, Vec<String>), Failure> {
     let mut reader = TokenReader::new(document);
     let Ok(count) = reader.map_len() else {
@@ -17,26 +20,28 @@ pub(super) fn take_encapsulations(document: &[u8]) -> Result<(Vec<u8>, Vec<Strin
     };
     let mut members = Vec::with_capacity(document.len());
     let mut found = Vec::new();
-    let mut left = 0;
+    let mut kept = 0;
     for _ in 0..count {
         let key = reader.value()?;
         let value = reader.value()?;
         match read_member(key, value) {
             Some(texts) => found = texts,
             None => {
-                left += 1;
+                kept += 1;
                 members.extend_from_slice(key);
                 members.extend_from_slice(value);
             }
         }
     }
+
+    // The header of a map has at most 5 bytes.
     let mut rest = Vec::with_capacity(members.len() + 5);
-    write::map_len(&mut rest, left);
+    write::map_len(&mut rest, kept);
     rest.extend_from_slice(&members);
     Ok((rest, found))
 }
 
-/// Reads a member, if it is the member of encapsulations.
+/// Returns the encapsulations of the member `$sw1`, or `None` for any other member.
 fn read_member(key: &[u8], value: &[u8]) -> Option<Vec<String>> {
     if TokenReader::new(key).str_utf8().ok()? != MEMBER {
         return None;
@@ -50,10 +55,13 @@ fn read_member(key: &[u8], value: &[u8]) -> Option<Vec<String>> {
             .filter(|text| text.starts_with(PREFIX))
             .map(str::to_owned)
     });
-    texts.collect()
+    let texts: Vec<String> = texts.collect::<Option<_>>()?;
+    // This program writes no empty list, so it is data of the document.
+    (!texts.is_empty()).then_some(texts)
 }
 
-/// Puts encapsulations into a document.
+/// Adds the member `$sw1` with encapsulations, if there are any. Fails if the document is not an
+/// object, or if it has a member of this name.
 pub(super) fn put_encapsulations(document: &[u8], texts: &[String]) -> Result<Vec<u8>, Failure> {
     if texts.is_empty() {
         return Ok(document.to_vec());
@@ -61,7 +69,8 @@ pub(super) fn put_encapsulations(document: &[u8], texts: &[String]) -> Result<Ve
     let mut reader = TokenReader::new(document);
     let count = reader
         .map_len()
-        .map_err(|_| "--apart needs a document that is an object, for its member $sw1")?;
+        .map_err(|_| "--apart stores encapsulations in the member $sw1 of the document, so the document must be an object")?;
+    // An encapsulation has 1,551 characters.
     let mut out = Vec::with_capacity(document.len() + 2_000 * texts.len());
     write::map_len(
         &mut out,
@@ -69,7 +78,15 @@ pub(super) fn put_encapsulations(document: &[u8], texts: &[String]) -> Result<Ve
             .checked_add(1)
             .ok_or("the document has too many members")?,
     );
-    for _ in 0..2 * count {
+    for _ in 0..count {
+        let key = reader.value()?;
+        if TokenReader::new(key)
+            .str_utf8()
+            .is_ok_and(|name| name == MEMBER)
+        {
+            return Err("the document has a member $sw1 of its own, where --apart stores encapsulations: rename that member, or leave out --apart".into());
+        }
+        out.extend_from_slice(key);
         out.extend_from_slice(reader.value()?);
     }
     write::str(&mut out, MEMBER);
@@ -106,10 +123,37 @@ mod tests {
     }
 
     #[test]
+    fn encapsulations_do_not_replace_or_double_a_member_of_that_name() {
+        let texts = [format!("{PREFIX}a")];
+        for document in [
+            &b"\x81\xa4$sw1\x01"[..],
+            b"\x82\xa1a\x02\xa4$sw1\x91\xa1x",
+            b"\x82\xa4$sw1\xc0\xa1a\x02",
+        ] {
+            assert!(
+                put_encapsulations(document, &texts)
+                    .unwrap_err()
+                    .to_string()
+                    .contains("rename that member, or leave out --apart")
+            );
+            assert_eq!(put_encapsulations(document, &[]).unwrap(), document);
+        }
+        // A value of that name is no member, and the member of an inner object is not touched.
+        for document in [&b"\x81\xa1a\xa4$sw1"[..], b"\x81\xa1a\x81\xa4$sw1\x01"] {
+            let with = put_encapsulations(document, &texts).unwrap();
+            assert_eq!(
+                take_encapsulations(&with).unwrap(),
+                (document.to_vec(), texts.to_vec())
+            );
+        }
+    }
+
+    #[test]
     fn data_of_that_name_stays() {
         for document in [
             &b"\x81\xa4$sw1\x01"[..],
             b"\x81\xa4$sw1\x91\xa1x",
+            b"\x81\xa4$sw1\x90",
             b"\x91\xa4$sw1",
             b"\x01",
             b"\x81\x01\x02",

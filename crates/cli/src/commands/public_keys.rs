@@ -28,7 +28,7 @@ pub(super) struct Args {
     /// `sealwire apps public-keys APP`
     #[arg(long, value_name = "KEY", value_parser = signer)]
     signer: Option<VerifyingKey>,
-    /// Reason, for the audit trail; a role may require it
+    /// Reason, for the audit log; a role may require it
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     /// Print JSON; `sealwire seal` reads it from a file

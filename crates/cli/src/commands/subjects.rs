@@ -25,7 +25,7 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum SubjectsCommand {
-    /// Show the id by which the audit trail knows a person, and whether the person was erased
+    /// Show the id by which the audit log knows a person, and whether the person was erased
     #[command(after_help = "\
 Example:
   sealwire subjects find anna@example.com")]
@@ -72,7 +72,7 @@ Example:
     /// they are removed
     ///
     /// This cannot be undone, but a backup of the database still has the key, the objects and the
-    /// tokens. After a restore, `subjects erase-again` repeats the erasures of the audit trail.
+    /// tokens. After a restore, `subjects erase-again` repeats the erasures of the audit log.
     #[command(after_help = "\
 Example:
   sealwire subjects erase anna@example.com --reason 'request 4711' --yes")]
@@ -88,7 +88,7 @@ Example:
         #[command(flatten)]
         common: Common,
     },
-    /// Repeat all erasures that an audit trail knows, before a restored database is used again
+    /// Repeat all erasures that an audit log knows, before a restored database is used again
     #[command(after_help = "\
 Example:
   sealwire subjects erase-again --trail /backup/audit --app shop --reason 'restored'")]
@@ -103,7 +103,7 @@ Example:
     },
 }
 
-/// Location of an audit trail.
+/// Location of an audit log.
 #[derive(Debug, clap::Args)]
 struct TrailArgs {
     /// Folder of the trail [default: `audit.folder` of the configuration]
@@ -143,7 +143,7 @@ struct Common {
     /// The app
     #[arg(long, short, default_value = dev_folder::DEMO_APP)]
     app: String,
-    /// Reason, for the audit trail; a role may require it
+    /// Reason, for the audit log; a role may require it
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     #[command(flatten)]
@@ -331,7 +331,7 @@ fn print_erasure(erased: &SubjectErased, as_json: bool) {
     }
 }
 
-/// An erasure that is recorded in an audit trail.
+/// An erasure that is recorded in an audit log.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct KnownErasure {
     id: String,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sealwire_client::{Detokenize, Tokenize};
 
 use super::Failure;
-use super::documents::{Common, Opened, convert, on_error};
+use super::documents::{Common, DocumentRequest as _, Opened, convert, on_error};
 
 /// Arguments of `tokenize`.
 #[derive(Debug, clap::Args)]
@@ -47,10 +47,7 @@ pub(super) fn tokenize(args: &TokenizeArgs) -> Result<(), Failure> {
     let common = &args.common;
     convert(common, "tokenizing", Opened::None, async |payload, _| {
         let call = Tokenize::new(&common.app, &args.collection, payload)
-            .set_select(common.select())
-            .unmatched(common.unmatched())
-            .context(common.context())
-            .reason(common.reason.as_deref())
+            .with_options_of(common)
             .on_error(on_error(args.report))
             .tags(args.tag.iter().map(String::as_str))
             .expires_after(args.expires_s.map(Duration::from_secs))
@@ -63,10 +60,7 @@ pub(super) fn detokenize(args: &DetokenizeArgs) -> Result<(), Failure> {
     let common = &args.common;
     convert(common, "detokenizing", Opened::None, async |payload, _| {
         let call = Detokenize::new(&common.app, &args.collection, payload)
-            .set_select(common.select())
-            .unmatched(common.unmatched())
-            .context(common.context())
-            .reason(common.reason.as_deref())
+            .with_options_of(common)
             .on_error(on_error(args.report));
         Ok(common.connect.client().await?.detokenize(call).await?)
     })

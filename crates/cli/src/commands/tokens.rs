@@ -139,7 +139,7 @@ pub(super) struct Common {
     /// Collection; `sealwire collections list APP` shows all
     #[arg(long, value_name = "NAME")]
     collection: String,
-    /// Reason, for the audit trail; a role may require it
+    /// Reason, for the audit log; a role may require it
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     /// Print JSON

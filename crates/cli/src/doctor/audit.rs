@@ -1,4 +1,4 @@
-//! Checks of the audit trail: it must be writable, and its end must be from this engine.
+//! Checks of the audit log: it must be writable, and its end must be from this engine.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -8,7 +8,7 @@ use sealwire_audit::{AuditKey, CHECKPOINT_FILE, Checkpoint, NoteError};
 use super::{Report, files};
 use sealwire_settings::Config;
 
-const CHECK: &str = "audit trail";
+const CHECK: &str = "audit log";
 
 /// Checks the folder and the end of the trail that the last engine left. Checks the end's seal only
 /// if the key is given.

@@ -189,7 +189,7 @@ async fn a_good_deployment_has_nothing_wrong() {
         )
         .await;
     deployment
-        .finds(Level::Good, "audit trail", "is created at the first start")
+        .finds(Level::Good, "audit log", "is created at the first start")
         .await;
     deployment
         .finds(Level::Good, "core dumps", "disables its own")
@@ -265,7 +265,7 @@ async fn broken_settings_are_found() {
         (
             |d| d.config = d.config.replace("folder = \"audit\"", ""),
             Warning,
-            "audit trail",
+            "audit log",
             "no records are kept",
         ),
         (
@@ -274,7 +274,7 @@ async fn broken_settings_are_found() {
                 d.write("audit/audit-0000000000000001.jsonl", "");
             },
             Wrong,
-            "audit trail",
+            "audit log",
             "head.json is missing",
         ),
         (
@@ -283,7 +283,7 @@ async fn broken_settings_are_found() {
                 d.write("audit/head.json", "{}");
             },
             Wrong,
-            "audit trail",
+            "audit log",
             "head.json is damaged",
         ),
         (

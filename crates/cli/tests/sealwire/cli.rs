@@ -774,7 +774,12 @@ fn keys_are_rotated_disabled_and_enabled_under_a_running_engine() {
     dev.may_not(
         &["apps", "rotate", "nobody"],
         1,
-        "app nobody does not exist",
+        "not_found: app nobody does not exist",
+    );
+    dev.may_not(
+        &["apps", "rotate", "nobody", "--json"],
+        1,
+        "\"code\":\"not_found\"",
     );
     dev.may_not(
         &["apps", "rotate", "demo", "--suite", "rot13"],
@@ -1786,7 +1791,7 @@ fn clients_without_permission_for_apps_get_a_remedy() {
 }
 
 #[test]
-fn the_audit_trail_is_shown_verified_and_not_believed_once_it_was_touched() {
+fn the_audit_log_is_shown_verified_and_not_believed_once_it_was_touched() {
     let mut dev = Dev::start();
     std::fs::write(
         dev.folder.path().join("mine.json"),

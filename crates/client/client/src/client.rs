@@ -219,7 +219,7 @@ impl Client {
         let status = Arc::clone(&dialer);
         let bounds = Bounds {
             request_bytes_max: config.request_bytes_max,
-            reply_bytes_max: config.reply_bytes_max,
+            response_bytes_max: config.response_bytes_max,
         };
         let connector: Connector = Box::new(move |endpoint| {
             let dialer = Arc::clone(&dialer);

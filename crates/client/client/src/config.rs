@@ -257,7 +257,7 @@ pub struct ClientConfig {
     ///
     /// Range: at least 1 KiB.
     /// Default: 256 MiB, which is the servers' default limit.
-    pub reply_bytes_max: usize,
+    pub response_bytes_max: usize,
 }
 
 impl ClientConfig {
@@ -292,7 +292,7 @@ impl ClientConfig {
             ejection_min: Duration::from_secs(1),
             ejection_max: Duration::from_secs(30),
             request_bytes_max: 64 << 20,
-            reply_bytes_max: 256 << 20,
+            response_bytes_max: 256 << 20,
         }
     }
 
@@ -364,8 +364,8 @@ impl ClientConfig {
                 "request_bytes_max must be at least 1024",
             ),
             (
-                self.reply_bytes_max >= 1_024,
-                "reply_bytes_max must be at least 1024",
+                self.response_bytes_max >= 1_024,
+                "response_bytes_max must be at least 1024",
             ),
         ];
         match rules.iter().find(|(holds, _)| !holds) {

@@ -36,7 +36,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) request_bytes_max: usize,
-    pub(crate) reply_bytes_max: usize,
+    pub(crate) response_bytes_max: usize,
 }
 
 impl Bounds {
@@ -45,7 +45,7 @@ impl Bounds {
     /// server's. A server allows at most 1,024 levels, and a result adds no levels to those of its
     /// request.
     fn limits(self) -> Limits {
-        let message_bytes_max = self.reply_bytes_max as u64;
+        let message_bytes_max = self.response_bytes_max as u64;
         Limits {
             message_bytes_max,
             depth_max: 1_024,
@@ -144,14 +144,14 @@ impl Connection {
             Err(_) => return Err(Failure::Deadline),
         };
         match Response::decode(&message) {
-            Ok(reply) => {
-                if matches!(&reply.outcome, Err(error) if error.code == ErrorCode::Unauthenticated)
+            Ok(response) => {
+                if matches!(&response.outcome, Err(error) if error.code == ErrorCode::Unauthenticated)
                 {
                     // The certificate is expired or revoked. Requests in flight are still
                     // completed.
                     self.state.retire();
                 }
-                reply
+                response
                     .outcome
                     .map(|result| message.slice_ref(result))
                     .map_err(Failure::Rpc)

@@ -201,7 +201,7 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`.
     pub async fn root(&self, operation: RootOperation<'_>) -> Result<RootState, Error> {
-        let course = if operation.only_reads() {
+        let course = if operation.can_be_retried() {
             Course::default()
         } else {
             Course::once()

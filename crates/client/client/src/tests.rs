@@ -28,7 +28,7 @@ mod schedules;
 
 const BOUNDS: Bounds = Bounds {
     request_bytes_max: 8 << 20,
-    reply_bytes_max: 1 << 20,
+    response_bytes_max: 1 << 20,
 };
 
 fn config() -> ClientConfig {
@@ -424,7 +424,7 @@ async fn the_server_says_why_it_closes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reply_beyond_the_limit_fails_its_call_alone() {
+async fn response_beyond_the_limit_fails_only_its_request() {
     let (connection, mut peer) = connection(1 << 16);
     let (large, small) = (call_on(&connection, vec![1]), call_on(&connection, vec![2]));
     let (first, _) = peer.hear_call().await;
@@ -432,7 +432,7 @@ async fn a_reply_beyond_the_limit_fails_its_call_alone() {
     peer.answer(first, &long_payload(3 << 20)).await;
     peer.answer(second, &[2]).await;
     let refused = ScanError::TooLong {
-        max: BOUNDS.reply_bytes_max as u64,
+        max: BOUNDS.response_bytes_max as u64,
     };
     assert!(matches!(large.await.unwrap(), Err(Failure::Refused(error)) if error == refused));
     assert!(small.await.unwrap().is_ok());
@@ -500,7 +500,7 @@ async fn a_large_request_and_reply_are_flushed() {
     let (near, far) = duplex(4 << 10);
     let buffered: BufWriter<DuplexStream> = BufWriter::with_capacity(16 << 20, near);
     let bounds = Bounds {
-        reply_bytes_max: 8 << 20,
+        response_bytes_max: 8 << 20,
         ..BOUNDS
     };
     let connection = Arc::new(Connection::start(buffered, bounds));
@@ -788,7 +788,7 @@ fn a_configuration_out_of_range_is_refused_by_name() {
         "request_bytes_max must be at least 1024",
     );
     check(
-        |config| config.reply_bytes_max = 0,
-        "reply_bytes_max must be at least 1024",
+        |config| config.response_bytes_max = 0,
+        "response_bytes_max must be at least 1024",
     );
 }

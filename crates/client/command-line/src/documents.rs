@@ -52,7 +52,7 @@ pub struct Common {
     /// App whose keys to use
     #[arg(long, short, default_value = dev_folder::DEMO_APP)]
     pub app: String,
-    /// Reason, for the audit trail; a role may require it
+    /// Reason, for the audit log; a role may require it
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
     #[command(flatten)]

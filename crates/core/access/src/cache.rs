@@ -6,8 +6,8 @@
 //!   as a missing value. Waiters get the outcome even if the entry is evicted at once.
 //! - A load that started before a [`Cache::purge`] is never cached, and requests after the purge do
 //!   not wait for that load. A revoked role therefore stops at once.
-//! - Missing values are cached too, for a shorter time. Lifetimes are jittered between 25 % and 100
-//!   %, so that entries loaded together do not expire together.
+//! - Missing values are cached too, for a shorter time. Lifetimes are jittered between 25 % and
+//!   100 %, so that entries that were loaded together do not expire together.
 //! - While loads fail or take long, expired entries stay in use for a bounded time. Purged entries
 //!   do not. [`Cache::reload_purged`] loads them again in the background. So all keys that were in
 //!   use before a purge stay available if the store fails later.
@@ -46,7 +46,7 @@ pub enum LoadError {
     #[error("no answer within {} ms", .0.as_millis())]
     Late(Duration),
     /// Too many other keys are waiting.
-    #[error("too many look-ups wait already")]
+    #[error("too many principals wait for their permissions; retry")]
     Crowded,
 }
 
@@ -67,7 +67,7 @@ pub struct CacheBounds {
     pub time: Duration,
     /// Maximum lifetime of an entry for a missing value, with the same jitter.
     pub negative_time: Duration,
-    /// Additional time for which an expired entry is used while loads fail.
+    /// Additional time for which an expired entry is used while loads fail or take long.
     pub stale: Duration,
     /// Maximum number of concurrent loads.
     pub loads: usize,
@@ -79,8 +79,8 @@ pub struct CacheBounds {
 
 /// Time between two load attempts for an entry while loads fail.
 const RETRY: Duration = Duration::from_secs(1);
-/// Longest wait for a load where an expired entry may still be used. A store that hangs would
-/// otherwise delay requests by [`CacheBounds::load_time`], beyond the deadlines of many.
+/// Longest wait for a load if an expired entry can be used instead. Without it, a store that hangs
+/// would delay each request by [`CacheBounds::load_time`], beyond many deadlines.
 const STALE_WAIT: Duration = Duration::from_millis(250);
 
 /// A cache of loaded values; see the module documentation.
@@ -102,7 +102,8 @@ struct PendingLoads<K, V> {
     /// Distinguishes a load from a later load of the same key.
     number: u64,
     under_way: HashMap<K, PendingLoad<V>>,
-    /// Number of loads in progress that started before a purge. These count against the bound too.
+    /// Number of loads in progress that started before a purge. They count toward
+    /// [`CacheBounds::waiting`] too.
     superseded: usize,
     /// Keys that purges removed and that were not loaded again, at most [`CacheBounds::entries`].
     purged: VecDeque<PurgedKey<K>>,
@@ -128,7 +129,8 @@ struct CachedValue<V> {
     value: Option<Arc<V>>,
     until: Instant,
     stale_until: Instant,
-    /// True if the entry is expired and the last load failed.
+    /// True if the entry is expired, and its last load failed or has taken longer than
+    /// [`STALE_WAIT`].
     failing: bool,
 }
 
@@ -154,7 +156,7 @@ struct Counts {
 /// Counters of a cache since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Requests served from an entry, including stale entries.
+    /// Look-ups that found a usable entry at once, including stale entries.
     pub hits: u64,
     /// Requests that waited for a load.
     pub misses: u64,
@@ -162,7 +164,8 @@ pub struct Stats {
     pub loads: u64,
     /// Failed loads.
     pub failures: u64,
-    /// Requests served from an expired entry because loads failed.
+    /// Uses of an expired entry because a load failed, took long or could not start. A failed load
+    /// counts once for all its waiters.
     pub stale: u64,
     /// Purges.
     pub purges: u64,
@@ -272,10 +275,11 @@ where
         }
     }
 
-    /// Returns an expired entry whose load takes long. From now on, requests use the entry at once,
-    /// until the load ends.
+    /// Returns the value of an expired entry that can be used while its load takes long. From then
+    /// on, requests use the entry at once, until the load ends. Returns `None` without such an
+    /// entry.
     fn use_stale(&self, key: &K) -> Option<Option<Arc<V>>> {
-        // The lock is held, so the entry is not one from before a purge.
+        // Under this lock no purge can run, so a purged entry is not inserted again below.
         let _pending_loads = self.pending_loads();
         let now = Instant::now();
         let entry = self

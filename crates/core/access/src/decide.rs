@@ -1,8 +1,8 @@
 //! Authorization: one decision for each request, and the permit that proves the decision.
 //!
-//! Everything that is not granted is denied. Grants of all roles add up; no grant takes a
-//! permission away. A denial names the missing part in the words of the request. The decision does
-//! not depend on an app's existence, so a denial cannot reveal it.
+//! With [`AccessMode::Enforce`], everything that is not granted is denied. Grants of all roles add
+//! up; no grant takes a permission away. A denial names the missing part in the words of the
+//! request. The decision does not depend on an app's existence, so a denial cannot reveal it.
 //!
 //! If several grants permit a request, a grant without a mask takes precedence, then a grant
 //! without an hourly limit. Among equals the first grant of the first role applies.
@@ -109,7 +109,7 @@ impl<'a> AuthorizationRequest<'a> {
         }
     }
 
-    /// Adds the reason that the client gave.
+    /// Sets the reason that the client gave, if any.
     #[must_use]
     pub fn because(mut self, reason: Option<&'a str>) -> Self {
         self.reason = reason;
@@ -244,7 +244,7 @@ impl Denied {
         text
     }
 
-    /// Returns true if another role would permit the request.
+    /// Returns true if an administrator can solve the denial by granting a role.
     fn is_solved_by_grant(&self) -> bool {
         !matches!(self.missing, Missing::Time | Missing::Reason)
     }
@@ -271,8 +271,12 @@ impl Denied {
                 let property = self.property.as_deref().unwrap_or("*");
                 format!("no role of this principal grants {operation} for property {property}{on}")
             }
-            Missing::Time => format!("the grant of {operation}{on} has ended"),
-            Missing::Reason => format!("{operation}{on} needs a reason"),
+            Missing::Time => format!(
+                "the grant of {operation}{on} has ended; an administrator can extend it with `sealwire roles set`"
+            ),
+            Missing::Reason => {
+                format!("{operation}{on} needs a reason; send it in the parameter reason")
+            }
         }
     }
 }
@@ -310,7 +314,7 @@ impl Grants {
         }
     }
 
-    /// Returns true without roles.
+    /// Returns true if the principal has no readable role.
     pub fn is_empty(&self) -> bool {
         self.roles.is_empty()
     }
@@ -399,7 +403,8 @@ impl Grants {
         match request.operation.value_access() {
             ValueAccess::None => Some(Permit::unrestricted(request, mask)),
             ValueAccess::Maskable | ValueAccess::Properties if !self.is_incomplete => {
-                // Unlimited requests would undo a mask by guessing.
+                // A principal could find masked values by guessing if its requests were not
+                // limited.
                 let hourly = self.masked_grants().filter_map(|grant| grant.hourly).min();
                 Some(Permit {
                     hourly,
@@ -427,7 +432,8 @@ impl Grants {
         }
     }
 
-    /// Returns the role and limits that permit a request for one property of objects.
+    /// Returns the role, mask and hourly limit of the grant that permits a request for one property
+    /// of objects. A grant without a mask takes precedence, then the first one.
     ///
     /// # Errors
     /// [`Denied`].
@@ -488,13 +494,13 @@ pub struct Permitted<'a> {
     pub role: &'a RoleName,
     /// The mask for returned values, if any.
     pub mask: Option<&'a MaskText>,
-    /// Maximum number of fields per hour for the principal, if limited.
+    /// Maximum number of fields per hour for the principal and the operation, if limited.
     pub hourly: Option<u32>,
 }
 
 impl Permitted<'_> {
-    /// Returns whether the grant has a mask and whether it has an hourly limit. The permitting
-    /// grant with the smallest pair applies.
+    /// Returns whether the grant has a mask, and whether it has an hourly limit. Of the grants that
+    /// permit a request, the first one with the smallest pair applies.
     fn bounds(&self) -> (bool, bool) {
         (self.mask.is_some(), self.hourly.is_some())
     }
@@ -566,8 +572,8 @@ impl AccessMode {
         }
     }
 
-    /// Returns a permit for a principal whose grants are unknown, or `None` if the mode does not
-    /// let the request pass. In [`AccessMode::Observe`], operations that return values or change
+    /// Decides on a request of a principal whose grants cannot be read. Returns `None` if the mode
+    /// denies the request. In [`AccessMode::Observe`], operations that return values or change
     /// who can read them do not pass, since the principal might have a mask.
     pub fn unknown(self, request: AuthorizationRequest<'_>) -> Option<Permit<'_>> {
         let passes = match self {
@@ -665,7 +671,7 @@ impl<'a> Permit<'a> {
         self.hourly
     }
 
-    /// Returns the way in which values are disclosed.
+    /// Returns whether values are returned unmasked or through a mask.
     pub fn visibility(&self) -> ValueVisibility<'_> {
         self.mask
             .as_ref()

@@ -4,8 +4,8 @@ use crate::operation::Operation;
 
 /// Maximum number of grants per role.
 pub const GRANTS_MAX: usize = 64;
-/// Maximum number of apps, or of collections, that one grant names. A grant for more names must use
-/// `*`.
+/// Maximum number of apps, of collections or of properties that one grant names. A grant for more
+/// names must use `*`.
 pub const NAMES_MAX: usize = 1_000;
 /// Largest hourly limit of a grant, in fields.
 pub const HOURLY_MAX: u32 = 1_000_000_000;
@@ -17,7 +17,7 @@ pub const MASK_BYTES_MAX: usize = 1_024;
 pub enum RoleError {
     /// The role name has the wrong length or an invalid character.
     #[error(
-        "a role's name must be 1 to 64 letters, digits, dots, underscores or hyphens, no dot in front"
+        "the name of a role must be 1 to 64 letters, digits, dots, underscores or hyphens, and not start with a dot"
     )]
     Name,
     /// The name belongs to the built-in role, which cannot be changed.
@@ -29,11 +29,15 @@ pub enum RoleError {
     /// The grant is without operations.
     #[error("a grant must name at least one operation, such as decrypt")]
     NoOperation,
-    /// The grant is without apps or collections, or has too many.
-    #[error("a grant must name 1 to {NAMES_MAX} apps and as many collections, or all with \"*\"")]
+    /// A list of apps, collections or properties is empty or too long.
+    #[error(
+        "apps=, collections= and properties= must each have 1 to {NAMES_MAX} names, or \"*\" for all"
+    )]
     Names,
-    /// The name cannot be an app or collection name.
-    #[error("\"{0}\" cannot be the name of an app, a collection or a property")]
+    /// The text cannot be the name of an app, a collection or a property.
+    #[error(
+        "\"{0}\" cannot be the name of an app, a collection or a property: use 1 to 64 letters, digits, dots, underscores or hyphens, and no dot at the start"
+    )]
     NotAName(String),
     /// The word is not the name of an operation.
     #[error(
@@ -71,7 +75,10 @@ pub enum RoleError {
     /// The time of `until=` is invalid.
     #[error("until must be a time such as 2027-01-31T00:00:00Z")]
     Until,
-    /// A grant with a mask names an operation that does not return values.
-    #[error("a mask fits only decrypt, detokenize and objects.get; put {0} into a separate grant")]
+    /// A grant with a mask names an operation outside of
+    /// [`Operations::MASKABLE`](crate::Operations::MASKABLE).
+    #[error(
+        "mask= works only with decrypt, detokenize and objects.get; put {0} into a separate grant without a mask"
+    )]
     MaskOf(Operation),
 }

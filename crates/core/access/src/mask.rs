@@ -33,7 +33,8 @@ impl MaskText {
         Self("redact".into())
     }
 
-    /// Returns true if this mask gives the same result for all values.
+    /// Returns true if the mask gives the same result for all values, so that results tell nothing
+    /// about equal values.
     pub(crate) fn tells_nothing(&self) -> bool {
         ["redact", "fixed", "null"].iter().any(|name| {
             self.0

@@ -18,12 +18,13 @@ pub(crate) enum ResourceKind {
     Collection,
 }
 
-/// The plane that an operation belongs to.
+/// The group of an operation: whether the built-in role `administrator` has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Group {
-    /// Operations that seal, open, mask, or tokenize values.
+    /// Operations on data: values, tokens, objects and data subjects.
     Data,
-    /// Operations that read or change the engine's state.
+    /// Operations on apps, keys, collections, roles and engines, which the role `administrator`
+    /// has.
     Control,
 }
 
@@ -59,7 +60,7 @@ macro_rules! operations {
                 match self { $(Self::$variant => $name),+ }
             }
 
-            /// Returns the plane that the operation belongs to.
+            /// Returns the group of the operation.
             pub const fn group(self) -> Group {
                 match self { $(Self::$variant => Group::$group),+ }
             }
@@ -83,8 +84,8 @@ operations! {
     Encrypt = "encrypt" Data App None,
     /// Opens envelopes.
     Decrypt = "decrypt" Data App Maskable,
-    /// Rewraps envelopes for the newest key. Whoever imported a key of the app may hold it, and a
-    /// request chooses among the keys that seal.
+    /// Rewraps envelopes for the newest key. Changes who can read values: a request chooses among
+    /// the keys that seal, and the operator who imported a key can still have it.
     Rewrap = "rewrap" Data App Readers,
     /// Replaces values with tokens.
     /// All values are from the request.
@@ -159,7 +160,8 @@ operations! {
     /// what counts as sealed by an engine.
     AppsSet = "apps.set" Control App Readers,
     /// Exports the control state as stored, with wrapped keys.
-    /// Whoever has a KEK or a root key opens them, without the engine and its masks.
+    /// A person with a key-encryption key or the root key can unwrap these keys and read values
+    /// without the engine and its masks.
     AppsExport = "apps.export" Control All Readers,
     /// Lists an app's collections.
     CollectionsList = "collections.list" Control Collections None,
@@ -173,7 +175,8 @@ operations! {
     /// changed, and rows are under token keys, which engines generate.
     CollectionsAlter = "collections.alter" Control Collection None,
     /// Seals old records of a collection of objects again.
-    /// A record that is accepted, perhaps a forged one, shows its values by other grants.
+    /// Whoever could write the database can have moved values into a forged record. If the operator
+    /// accepts it, principals with other grants can read these values.
     CollectionsMigrate = "collections.migrate" Control Collection Readers,
     /// Deletes a collection.
     /// A later collection of that name reads nothing of it.

@@ -29,7 +29,7 @@ const DNS_TAG: Tag = Tag(2);
 const URI_TAG: Tag = Tag(6);
 /// The last tag that RFC 5280 defines.
 const LAST_TAG: Tag = Tag(8);
-/// Letters that are shown as nothing.
+/// Letters (by Unicode) that have no visible form.
 const INVISIBLE_LETTERS: [char; 4] = ['\u{115f}', '\u{1160}', '\u{3164}', '\u{ffa0}'];
 /// Maximum number of characters of a name that `Display` shows.
 const SHOWN_MAX: usize = 128;
@@ -171,6 +171,7 @@ impl Principal {
             PrincipalKind::CommonName => format!("cn:{}", self.name),
         }
     }
+
     fn new(kind: PrincipalKind, name: &str) -> Self {
         Self {
             kind,
@@ -205,7 +206,8 @@ impl fmt::Debug for Principal {
     }
 }
 
-/// Returns the subject alternative names. No extension: none.
+/// Returns the subject alternative names of a certificate, which is an empty list without the
+/// extension.
 fn alternative_names<'c>(
     certificate: &'c X509Certificate<'_>,
 ) -> Result<&'c [GeneralName<'c>], PrincipalError> {

@@ -57,7 +57,8 @@ impl CoveredProperties {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PropertyAccess {
     read: CoveredProperties,
-    /// Covered for the operation of the request itself: properties that it searches by, or writes.
+    /// Properties that the operation searches by (`objects.query`) or writes (`objects.add` and
+    /// `objects.update`).
     used: CoveredProperties,
 }
 
@@ -97,7 +98,7 @@ impl PropertyAccess {
         access
     }
 
-    /// Returns how the request sees values of a property, or `None` if it does not see them.
+    /// Returns how the response shows values of a property, or `None` if it does not show them.
     #[must_use]
     pub fn read(&self, property: &str) -> Option<ValueVisibility<'_>> {
         self.read.find(property)

@@ -12,7 +12,8 @@ const FORMAT: u32 = 1;
 /// Maximum number of roles per principal.
 pub const ROLES_MAX: usize = 64;
 
-/// A record that cannot be read. The error text quotes at most names from the record.
+/// The reason why a record cannot be read. The text can quote names from the record, and nothing
+/// else of it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct RecordError(String);
@@ -117,7 +118,9 @@ impl GrantRecord {
         let mut operations = Operations::NONE;
         for name in &self.operations {
             let known = Operation::from_name(name).ok_or_else(|| {
-                RecordError(format!("this program does not have the operation {name:?}"))
+                RecordError(format!(
+                    "a later version of Sealwire wrote the operation {name:?}; upgrade this program"
+                ))
             })?;
             operations = operations.and(known.into());
         }
@@ -167,7 +170,9 @@ impl Role {
         if role_key(role.name()) == key {
             Ok(role)
         } else {
-            Err(RecordError("the key is not its role's".into()))
+            Err(RecordError(
+                "the record names another role than its key in the store".into(),
+            ))
         }
     }
 }
@@ -208,7 +213,9 @@ impl Binding {
         let principal = Principal::from_text(&principal)
             .ok_or_else(|| RecordError("not a principal's name".into()))?;
         if principal_key(&principal) != key {
-            return Err(RecordError("the key is not its principal's".into()));
+            return Err(RecordError(
+                "the record names another principal than its key in the store".into(),
+            ));
         }
         if !(1..=ROLES_MAX).contains(&roles.len()) {
             return Err(RecordError(format!(

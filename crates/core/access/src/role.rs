@@ -10,7 +10,7 @@ use crate::error::{GRANTS_MAX, HOURLY_MAX, NAMES_MAX, RoleError};
 use crate::mask::MaskText;
 use crate::operation::{Operation, Operations};
 
-/// Longest name of a role, app or collection, in bytes.
+/// Longest name of a role, an app, a collection or a property, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
 /// The role that every engine has: all control operations on everything, and no data operation.
@@ -54,7 +54,7 @@ fn is_name(name: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
 }
 
-/// A set of names of apps, or of collections.
+/// A set of names of apps, of collections or of properties.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Names {
     /// All existing and future names.
@@ -124,7 +124,8 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// Grants these operations on everything, unconditionally.
+    /// Creates a grant of these operations on all apps, collections and properties, without
+    /// conditions.
     pub fn on_all(operations: Operations) -> Self {
         let of_properties = operations.iter().any(Operation::has_property);
         Self {
@@ -225,7 +226,8 @@ impl Grant {
             .any(|operation| self.operations.contains(operation))
     }
 
-    /// Returns true if this grant shows all values without a mask that `masked` shows masked.
+    /// Returns true if this grant shows, without a mask, all values that the grant `masked` shows
+    /// masked. Collections, reasons and ends of the grants are not compared.
     fn unmasks(&self, masked: &Self) -> bool {
         self.mask.is_none()
             && (self.apps == Names::All || self.apps == masked.apps)
@@ -366,9 +368,9 @@ impl Role {
         }
     }
 
-    /// Returns true if a principal that sees only masked values can find the values by unlimited
-    /// guessing. The principal can encrypt or mask a guess and compare the masked results. If equal
-    /// values have equal tokens, the principal can also tokenize a guess.
+    /// Returns true if a principal with this role, which shows values masked, could find values by
+    /// unlimited guessing. The principal can encrypt or mask a guess and compare the masked
+    /// results, or tokenize it if equal values have equal tokens, or search objects by it.
     pub fn can_guess(&self) -> bool {
         let mut masked = self.grants.iter().filter(|grant| grant.mask.is_some());
         let is_masked = masked.clone().next().is_some();
@@ -418,7 +420,7 @@ impl Role {
             .fold(Operations::NONE, |all, grant| all.and(grant.operations))
     }
 
-    /// Returns true if any grant of the role names `operation`.
+    /// Returns true if a grant of the role has `operation`.
     pub fn has(&self, operation: Operation) -> bool {
         self.operations().contains(operation)
     }

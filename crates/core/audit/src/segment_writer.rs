@@ -51,7 +51,7 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// Another process writes to the folder.
-    #[error("{}: another engine writes its audit trail here; give each engine a separate folder", folder.display())]
+    #[error("{}: another engine writes its audit log here; give each engine a separate folder", folder.display())]
     InUse {
         /// The folder.
         folder: PathBuf,
@@ -329,6 +329,12 @@ impl Journal {
             open.file.sync_data()?;
         }
         self.head.sync_data()
+    }
+
+    /// Makes every later [`Journal::sync`] fail: a device cannot be flushed.
+    #[cfg(test)]
+    pub(crate) fn break_sync(&mut self) {
+        self.head = File::open("/dev/null").expect("opens");
     }
 
     fn is_due(&self, at: Timestamp) -> bool {

@@ -79,7 +79,8 @@ pub enum FileEvent<'a> {
         /// The last record before the segment, as `SEQ:HASH`.
         head: &'a str,
     },
-    /// Records cannot be written. The writer retries each second.
+    /// Records cannot be written, or the files cannot be synced at the close. The writer retries a
+    /// failed write each second until the close.
     Failing {
         /// The system's error.
         error: &'a std::io::Error,

@@ -109,7 +109,7 @@ pub enum VerifyError {
         source: io::Error,
     },
     /// The folder holds neither segments nor a checkpoint.
-    #[error("{}: this folder does not contain an audit trail; give the folder of audit.folder", folder.display())]
+    #[error("{}: this folder does not contain an audit log; give the folder of audit.folder", folder.display())]
     Nothing {
         /// The folder.
         folder: PathBuf,
@@ -203,7 +203,7 @@ fn verify_once(
     }
 
     progress(done, bytes);
-    Ok(check.into_report(head, segments.len()))
+    Ok(check.into_report(head))
 }
 
 /// Returns the segments that contain a range.

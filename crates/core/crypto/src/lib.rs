@@ -53,7 +53,7 @@ pub use hybrid::{HYBRID_PUBLIC_KEY_BYTES, HybridKey, HybridPublicKey, HybridSeed
 pub use kek::Kek;
 pub use key::{KeyPair, PublicKey, Scalar};
 pub use open::{Opened, Opener};
-pub use open_key_cache::OpenedSchedules;
+pub use open_key_cache::OpenKeyCache;
 pub use psk::{PskKey, PskSeed};
 pub use recovery::RECOVERY_COPY_BYTES;
 pub use root::{RootKey, StateKey, WRAPPED_BYTES_MAX};

@@ -17,7 +17,7 @@ use crate::envelope::{
 use crate::hybrid::ENC_BYTES;
 use crate::open_key_cache::HELD_MAX;
 use crate::recipient::{HeldContext, Recipient};
-use crate::{AppKeys, CannotOpen, Datatype, KeyMaterial, OpenedSchedules, Origin, Suite};
+use crate::{AppKeys, CannotOpen, Datatype, KeyMaterial, OpenKeyCache, Origin, Suite};
 
 /// An opened field.
 #[derive(Debug, PartialEq, Eq)]
@@ -98,7 +98,7 @@ impl Opener {
 
     /// Makes the opener use and extend the cache of schedules that other requests opened.
     #[must_use]
-    pub fn keeping(self, kept: Option<Arc<OpenedSchedules>>) -> Self {
+    pub fn keeping(self, kept: Option<Arc<OpenKeyCache>>) -> Self {
         Self {
             recipient: self.recipient.with_cache(kept),
             ..self

@@ -1,11 +1,13 @@
-//! A cache of key schedules that earlier requests opened. The next field under the same ephemeral
-//! key needs no Diffie-Hellman.
+//! A cache of the key schedules with which earlier requests opened fields. A cached key schedule
+//! saves the Diffie-Hellman of the next field under the same ephemeral key.
 //!
-//! The cache is bounded in entries, in time since the first use, and in uses. The cache has no
-//! clock: the owner calls [`OpenedSchedules::tick`]. A schedule enters the cache only after a field
+//! The cache limits the number of entries (`crypto.open_key_cache_entries`), the time since an
+//! entry was added (`crypto.open_key_cache_s`), and its uses. The cache has no clock: the engine
+//! calls [`OpenKeyCache::tick`] once per second. A schedule enters the cache only after a field
 //! opened under it, so invalid input cannot evict useful entries. Every caller must first find the
 //! key version active. A disabled version therefore opens nothing, even before
-//! [`OpenedSchedules::purge`]. A removed schedule is wiped when the last request that holds it ends.
+//! [`OpenKeyCache::purge`]. The memory of a removed schedule is wiped when the last request that
+//! holds it ends.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -19,33 +21,37 @@ use crate::envelope::Header;
 use crate::evervault::Kdf;
 use crate::{AppId, KeyId};
 
-/// Key schedules that one request holds, per format: about 1 KiB each for envelopes, about 2 KiB
-/// for Evervault. No byte budget covers them, so the limit is small. A request with more schedules
-/// still opens. At the limit, the request drops all of them. It takes a schedule again from
-/// [`OpenedSchedules`] if it opened a field, or derives it. An [`AgreementQueue`](crate::AgreementQueue) can hold 128 more while idle threads
-/// help: there are about as many queues as crypto threads.
+/// Maximum number of key schedules that one request holds for envelopes (about 1 KiB each), and for
+/// Evervault values (about 2 KiB each). No memory quota counts them, so the limit is small. At the
+/// limit, the request drops all of them and continues: it takes a schedule that it needs again from
+/// [`OpenKeyCache`], or derives it.
+///
+/// While idle threads help a request, its [`AgreementQueue`](crate::AgreementQueue) can hold 128
+/// more. There are about as many such queues as crypto threads.
 pub(crate) const HELD_MAX: usize = 32;
 
-/// Uses of one cached schedule. Beyond this limit, one Diffie-Hellman is a fair price for a fresh
-/// entry.
+/// Maximum number of uses of a cached schedule. A million uses make the cost of one further
+/// Diffie-Hellman negligible.
 const USES_MAX: u32 = 1 << 20;
 
-/// The cache of all apps' schedules. Can be shared by many threads.
-pub struct OpenedSchedules {
+/// The cache of the key schedules of all apps, behind one lock.
+pub struct OpenKeyCache {
     lifetime_ticks: u64,
     inner: Mutex<Inner>,
 }
 
 struct Inner {
+    /// Number of ticks so far.
     now: u64,
     hits: u64,
     misses: u64,
-    entries: LruCache<(AppId, Name), CachedKey>,
+    entries: LruCache<(AppId, ScheduleId), CachedKey>,
 }
 
-/// The cache key of a schedule within its app. Callers must first find the key version active.
+/// The cache key of a schedule within its app. Callers must check that the key version is active
+/// before they use the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Name {
+pub(crate) enum ScheduleId {
     /// An envelope's header: curve, key version and ephemeral key.
     Envelope(Header),
     /// An Evervault value's ephemeral key. The value does not name its key version, and one
@@ -57,23 +63,23 @@ pub(crate) enum Name {
     },
 }
 
-/// A cached schedule, of the same variant as its [`Name`].
+/// A cached schedule, of the same variant as its [`ScheduleId`].
 #[derive(Clone)]
-pub(crate) enum Schedule {
+pub(crate) enum CachedSchedule {
     Envelope(Arc<Context>),
     Evervault(Arc<AeadKey>),
 }
 
 struct CachedKey {
-    schedule: Schedule,
-    /// First tick at which this entry is no longer returned.
+    schedule: CachedSchedule,
+    /// Tick that removes this entry.
     ends: u64,
     uses_left: u32,
 }
 
-impl OpenedSchedules {
-    /// Creates a cache of at most `capacity` schedules, about 1 KiB each. An entry lives for
-    /// `lifetime_ticks` calls of [`OpenedSchedules::tick`].
+impl OpenKeyCache {
+    /// Creates a cache of at most `capacity` schedules, about 1 KiB each. An entry is removed at
+    /// the latest after `lifetime_ticks` calls of [`OpenKeyCache::tick`].
     #[must_use]
     pub fn new(capacity: NonZeroUsize, lifetime_ticks: u64) -> Self {
         Self {
@@ -124,37 +130,38 @@ impl OpenedSchedules {
         self.len() == 0
     }
 
-    /// Returns the schedule cached under a name, if any.
-    pub(crate) fn get(&self, app: &AppId, name: Name) -> Option<Schedule> {
-        self.lock().take_use(app, name)
+    /// Returns the schedule cached under an id, if any. Counts a hit or a miss, and one use.
+    pub(crate) fn get(&self, app: &AppId, id: ScheduleId) -> Option<CachedSchedule> {
+        self.lock().take_use(app, id)
     }
 
-    /// Returns true if a schedule is cached under a name. Does not count as a lookup.
-    pub(crate) fn contains(&self, app: &AppId, name: Name) -> bool {
-        self.lock().entries.contains(&(app.clone(), name))
+    /// Returns true if a schedule is cached under an id. Does not count as a lookup.
+    pub(crate) fn contains(&self, app: &AppId, id: ScheduleId) -> bool {
+        self.lock().entries.contains(&(app.clone(), id))
     }
 
-    /// Passes to `found` each cached schedule with the index of its name in `names`. Takes the lock
+    /// Passes to `found` each cached schedule with the index of its id in `ids`. Takes the lock
     /// once.
     pub(crate) fn get_each(
         &self,
         app: &AppId,
-        names: impl IntoIterator<Item = Name>,
-        mut found: impl FnMut(usize, Schedule),
+        ids: impl IntoIterator<Item = ScheduleId>,
+        mut found: impl FnMut(usize, CachedSchedule),
     ) {
         let mut inner = self.lock();
-        for (place, name) in names.into_iter().enumerate() {
-            if let Some(schedule) = inner.take_use(app, name) {
+        for (place, id) in ids.into_iter().enumerate() {
+            if let Some(schedule) = inner.take_use(app, id) {
                 found(place, schedule);
             }
         }
     }
 
-    pub(crate) fn keep(&self, app: &AppId, name: Name, schedule: Schedule) {
+    /// Caches a schedule under which a field has opened.
+    pub(crate) fn keep(&self, app: &AppId, id: ScheduleId, schedule: CachedSchedule) {
         let mut inner = self.lock();
         let ends = inner.now.saturating_add(self.lifetime_ticks);
-        let key = (app.clone(), name);
-        // If two requests opened a schedule at the same time, the earlier expiry is kept.
+        let key = (app.clone(), id);
+        // An entry that exists keeps its expiry: another request can have added it meanwhile.
         if !inner.entries.contains(&key) {
             inner.entries.put(
                 key,
@@ -168,14 +175,15 @@ impl OpenedSchedules {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // The cache is consistent between any two calls into it, so a poisoned lock is safe to use.
+        // No code below leaves `Inner` inconsistent if it panics, so a poisoned lock is safe to
+        // use.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Inner {
-    fn take_use(&mut self, app: &AppId, name: Name) -> Option<Schedule> {
-        let key = (app.clone(), name);
+    fn take_use(&mut self, app: &AppId, id: ScheduleId) -> Option<CachedSchedule> {
+        let key = (app.clone(), id);
         let Some(entry) = self.entries.get_mut(&key) else {
             self.misses += 1;
             return None;
@@ -189,7 +197,7 @@ impl Inner {
         Some(schedule)
     }
 
-    fn drop_where(&mut self, gone: impl Fn(&(AppId, Name), &CachedKey) -> bool) {
+    fn drop_where(&mut self, gone: impl Fn(&(AppId, ScheduleId), &CachedKey) -> bool) {
         let keys: Vec<_> = self
             .entries
             .iter()
@@ -202,9 +210,9 @@ impl Inner {
     }
 }
 
-impl fmt::Debug for OpenedSchedules {
+impl fmt::Debug for OpenKeyCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenedSchedules")
+        f.debug_struct("OpenKeyCache")
             .field("len", &self.len())
             .finish_non_exhaustive()
     }

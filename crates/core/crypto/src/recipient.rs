@@ -8,9 +8,9 @@ use crate::context::Context;
 use crate::envelope::{Encapsulation, Header, Parts};
 use crate::hpke::ScheduleContext;
 use crate::hybrid::{self, ENC_BYTES};
-use crate::open_key_cache::{Name, Schedule};
+use crate::open_key_cache::{CachedSchedule, ScheduleId};
 use crate::{
-    AppId, AppKeys, CannotOpen, KeyMaterial, KeyVersion, OpenedSchedules, Origin, PublicKey, Suite,
+    AppId, AppKeys, CannotOpen, KeyMaterial, KeyVersion, OpenKeyCache, Origin, PublicKey, Suite,
 };
 
 /// The inputs of the contexts of one request. Each thread that works on the request has a clone.
@@ -22,7 +22,7 @@ pub(crate) struct Recipient {
     /// Encapsulations that are apart from the fields, by the headers that name them.
     given: HashMap<Header, Box<[u8; ENC_BYTES]>>,
     /// The cache of schedules that earlier requests opened, if enabled.
-    cache: Option<Arc<OpenedSchedules>>,
+    cache: Option<Arc<OpenKeyCache>>,
 }
 
 /// The context of one header of a request.
@@ -51,7 +51,7 @@ impl Recipient {
         }
     }
 
-    pub(crate) fn with_cache(self, cache: Option<Arc<OpenedSchedules>>) -> Self {
+    pub(crate) fn with_cache(self, cache: Option<Arc<OpenKeyCache>>) -> Self {
         Self { cache, ..self }
     }
 
@@ -94,9 +94,9 @@ impl Recipient {
         match self
             .cache
             .as_ref()?
-            .get(self.app(), Name::Envelope(header))?
+            .get(self.app(), ScheduleId::Envelope(header))?
         {
-            Schedule::Envelope(context) => Some(HeldContext {
+            CachedSchedule::Envelope(context) => Some(HeldContext {
                 context,
                 header,
                 origin,
@@ -110,7 +110,7 @@ impl Recipient {
     pub(crate) fn is_cached(&self, header: Header) -> bool {
         self.cache
             .as_ref()
-            .is_some_and(|cache| cache.contains(self.app(), Name::Envelope(header)))
+            .is_some_and(|cache| cache.contains(self.app(), ScheduleId::Envelope(header)))
     }
 
     /// Offers a context, under which a field has opened, to other requests.
@@ -123,8 +123,8 @@ impl Recipient {
         if let Some(cache) = &self.cache {
             cache.keep(
                 self.app(),
-                Name::Envelope(held.header),
-                Schedule::Envelope(Arc::clone(&held.context)),
+                ScheduleId::Envelope(held.header),
+                CachedSchedule::Envelope(Arc::clone(&held.context)),
             );
         }
     }

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn other_spellings_keep_their_value() {
+    fn spellings_of_json_keep_their_value() {
         for (json, canonical) in [
             (" [ 1 , 2 ] \n", "[1,2]"),
             ("\u{feff}1", "1"),

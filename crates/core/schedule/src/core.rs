@@ -16,7 +16,7 @@ use crate::arena::{Arena, Id};
 use crate::class::Class;
 use crate::decaying_rate::DecayingRate;
 use crate::fair::{RunQueue, TenantState};
-use crate::memory_quota::Memory;
+use crate::memory_quota::MemoryQuota;
 use crate::request::{AdmissionDecision, Closed, Expiry, Gauges, OfferedRequest, Slice};
 use crate::tenant::{ReadyPlaces, Tenant};
 use crate::throughput::Speed;
@@ -72,7 +72,7 @@ pub struct Core<K, W, T> {
     speed: Speed,
     /// Recently admitted work of all tenants.
     admitted: DecayingRate<1>,
-    memory: Memory,
+    memory: MemoryQuota,
     entries: Arena<RequestEntry<W, T>>,
     tenants: Arena<Tenant<K>>,
     by_key: HashMap<K, Id>,
@@ -119,7 +119,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             run_queue: RunQueue::new(tuning),
             speed: Speed::new(tuning.speed_window, options.workers.get()),
             admitted: DecayingRate::new(Time::default()),
-            memory: Memory::new(options.memory_bytes_max, tuning.memory_alpha),
+            memory: MemoryQuota::new(options.memory_bytes_max, tuning.memory_alpha),
             entries: Arena::new(),
             tenants: Arena::new(),
             by_key: HashMap::new(),

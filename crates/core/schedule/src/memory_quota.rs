@@ -2,18 +2,19 @@
 //!
 //! Dynamic thresholds (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
 //! packet switches", 1998): a tenant can hold at most alpha times the free memory. With alpha = 1,
-//! one tenant gets at most a half and each of n tenants gets one part of n + 1. So there is always
-//! room for a new tenant.
+//! a single tenant gets at most 1/2 of the memory, and each of n tenants at most 1/(n + 1). The
+//! rest stays free for a new tenant.
 
-/// Bytes held for requests, over all tenants.
+/// The memory for requests of all tenants: its size and the bytes in use.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Memory {
+pub(crate) struct MemoryQuota {
     max: u64,
     used: u64,
+    /// Maximum ratio of a tenant's memory to the free memory.
     alpha: f64,
 }
 
-impl Memory {
+impl MemoryQuota {
     pub(crate) fn new(max: u64, alpha: f64) -> Self {
         Self {
             max,
@@ -26,8 +27,9 @@ impl Memory {
         self.used
     }
 
-    /// Reserves `more` bytes for a tenant that holds `held`. Returns false, and changes nothing, if
-    /// that is more than its share.
+    /// Reserves `more` bytes for a tenant that holds `held` bytes. Returns false and changes
+    /// nothing if the tenant would exceed its share, which is alpha times the memory that then is
+    /// free.
     pub(crate) fn try_reserve(&mut self, held: u64, more: u64) -> bool {
         let Some(free) = self
             .max
@@ -55,7 +57,7 @@ mod tests {
     /// Returns the bytes of each tenant if all reserve single bytes of 1,200 by turns, until none
     /// can.
     fn shares(tenants: usize, alpha: f64) -> Vec<u64> {
-        let mut memory = Memory::new(1_200, alpha);
+        let mut memory = MemoryQuota::new(1_200, alpha);
         let mut held = vec![0; tenants];
         while held
             .iter_mut()
@@ -87,7 +89,7 @@ mod tests {
 
     #[test]
     fn failed_reservation_changes_nothing() {
-        let mut memory = Memory::new(100, 1.0);
+        let mut memory = MemoryQuota::new(100, 1.0);
         for (held, more, fits) in [
             (0, 51, false),
             (0, u64::MAX, false),

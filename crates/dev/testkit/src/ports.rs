@@ -86,7 +86,7 @@ mod tests {
     use super::{RESERVED, free_ports, listen_on, reserve};
 
     #[test]
-    fn no_port_is_given_twice() {
+    fn ports_are_not_given_twice() {
         let mut ports = [free_ports::<3>(), free_ports::<3>()].concat();
         ports.sort();
         ports.dedup();

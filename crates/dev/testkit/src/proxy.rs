@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_does_what_it_says() {
+    fn faults_do_what_their_names_say() {
         let proxy = Proxy::start(echo(b'a')).unwrap();
         proxy.cut_after(Direction::ToClient, 2);
         assert_eq!(ask(&mut connect(&proxy), b"cut"), Some(b"ac".to_vec()));

@@ -118,7 +118,7 @@ fn a_standby_follows_and_takes_over() {
 }
 
 #[test]
-fn nothing_is_left_when_it_is_dropped() {
+fn drop_of_a_cluster_leaves_nothing() {
     let server = Postgres::start(Options::default()).unwrap();
     let folder = server.folder().to_owned();
     assert!(left(&folder));
@@ -145,7 +145,7 @@ fn held() -> (Child, BufReader<ChildStdout>, PathBuf) {
 }
 
 #[test]
-fn nothing_is_left_when_its_owner_is_killed() {
+fn kill_of_the_owner_leaves_no_cluster() {
     let (mut child, _said, folder) = held();
     assert!(left(&folder));
     child.kill().unwrap();
@@ -154,7 +154,7 @@ fn nothing_is_left_when_its_owner_is_killed() {
 }
 
 #[test]
-fn nothing_is_left_when_its_owner_ends_by_itself() {
+fn end_of_the_owner_leaves_no_cluster() {
     let (mut child, _said, folder) = held();
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());

@@ -1,4 +1,4 @@
-//! Authorization of every data and control request, over the policy cache.
+//! Authorization of every data and control request, with a cache of the principals' permissions.
 //!
 //! A decision needs the principal's roles (one record, read at the principal's first request) and
 //! the grants of these roles (records that the engine holds, with the apps). If the two are not of
@@ -28,28 +28,29 @@ pub use operation::{RequestTarget, control_authorization};
 use sealwire_telemetry::LogThrottle;
 use sealwire_telemetry::metrics::{Metrics, RejectionLabel};
 
-/// Look-ups at once: the control connection of a store takes them one after the other anyway.
+/// Maximum number of concurrent loads. More would not be faster, because the store handles control
+/// requests one after the other.
 const LOADS_MAX: usize = 16;
-/// Principals that are looked up or wait for it.
+/// Maximum number of principals whose permissions are being loaded or wait for a load.
 const WAITING_MAX: usize = 4_096;
-/// How long a look-up may take.
+/// Longest time of a load, including its wait.
 const LOAD_MAX: Duration = Duration::from_secs(5);
-/// How often one is made again because something changed meanwhile.
+/// Maximum number of attempts of a load while roles or grants change.
 const TRIES_MAX: u32 = 16;
 
-/// Grants by principal.
-type Policies = Cache<Principal, Grants, Bindings>;
+/// A cache of the grants of each principal.
+type Policies = Cache<Principal, Grants, GrantLoader>;
 
-/// See the module.
+/// Decides on requests by the roles of their principals and by `access.mode`.
 #[derive(Debug)]
 pub struct Authorizer {
     mode: AccessMode,
     identity: Identity,
     apps: Arc<Apps>,
-    /// Of no use where nothing is looked at.
+    /// `None` with `access.mode = "off"`, which needs no permissions.
     policies: Option<Arc<Policies>>,
     metrics: Arc<Metrics>,
-    observed: LogThrottle,
+    observe_log: LogThrottle,
     hourly_limiter: hourly_limit::HourlyLimiter,
 }
 
@@ -75,23 +76,25 @@ impl Authorizer {
             AccessMode::Enforce => {}
             AccessMode::Observe => {
                 tracing::warn!(
-                    "access.mode is \"observe\": requests that no role grants are permitted"
+                    "access.mode is \"observe\": requests that no role grants are permitted, except those that could show masked values; set \"enforce\" to deny them"
                 )
             }
             AccessMode::Off => {
                 tracing::warn!(
-                    "access.mode is \"off\": each certificate of tls.client_ca may use every app"
+                    "access.mode is \"off\": every client with a certificate of tls.client_ca can use every app; set \"enforce\" to check roles"
                 )
             }
         }
 
         let policies = (config.mode != AccessMode::Off)
-            .then(|| Arc::new(Cache::new(Bindings(Arc::downgrade(apps)), bounds)));
+            .then(|| Arc::new(Cache::new(GrantLoader(Arc::downgrade(apps)), bounds)));
         if let Some(policies) = &policies {
             let purged = Arc::clone(policies);
             apps.on_change(Box::new(move || purged.purge()));
             let watched = Arc::clone(policies);
-            metrics.access.watch(Box::new(move || watched.stats()));
+            metrics
+                .access
+                .watch_cache(Box::new(move || watched.stats()));
         }
 
         let mode = config.mode;
@@ -103,13 +106,13 @@ impl Authorizer {
             apps: Arc::clone(apps),
             policies,
             metrics,
-            observed: LogThrottle::default(),
+            observe_log: LogThrottle::default(),
             hourly_limiter: hourly_limit::HourlyLimiter::default(),
         }
     }
 
-    /// Loads permissions again that changes removed from the cache, so that an outage of the store
-    /// right after a change is outlived by all principals. Never returns. Safe to drop.
+    /// Loads permissions again that a change of roles removed from the cache. If the store then
+    /// fails, all principals that were cached before keep their access. Never returns. Cancel-safe.
     pub async fn reload_permissions(&self) {
         match &self.policies {
             Some(policies) => Arc::clone(policies).reload_purged().await,
@@ -117,7 +120,8 @@ impl Authorizer {
         }
     }
 
-    /// Returns the rule by which a certificate names its principal.
+    /// Returns the kinds of certificate names that can be a principal, in order of precedence
+    /// (`access.name_order`).
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
@@ -126,7 +130,8 @@ impl Authorizer {
     ///
     /// # Errors
     ///
-    /// [`RequestFailure::Denied`]; [`RequestFailure::Sealed`], since a sealed engine has no roles.
+    /// [`RequestFailure::Denied`], or [`RequestFailure::Sealed`] because the roles of a sealed
+    /// store cannot be read.
     pub fn decide_now<'a>(
         &self,
         principal: &Principal,
@@ -147,8 +152,8 @@ impl Authorizer {
     ///
     /// # Errors
     ///
-    /// [`RequestFailure::Denied`], [`RequestFailure::Sealed`], or [`RequestFailure::Unknown`] if the store
-    /// does not respond.
+    /// [`RequestFailure::Denied`], [`RequestFailure::Sealed`], or
+    /// [`RequestFailure::PermissionsUnknown`] if the store does not respond.
     pub async fn decide<'a>(
         &self,
         principal: &Principal,
@@ -159,33 +164,34 @@ impl Authorizer {
             Some(policies) => policies.get(principal).await,
             None => Ok(None),
         };
-        // The lookup can have failed because the store was sealed meanwhile.
+        // The load can have failed because the store was sealed in the meantime.
         self.apps.check_unsealed()?;
 
         match grants {
             Ok(grants) => self.apply_mode(principal, grants.as_deref(), request),
             Err(error) => match self.mode.unknown(request) {
                 Some(permit) => {
-                    self.metrics.access.unknown(request.operation());
+                    self.metrics.access.count_unknown(request.operation());
                     self.observe(principal, &error);
                     Ok(permit)
                 }
                 None => {
-                    self.metrics.access.unknown(request.operation());
-                    Err(RequestFailure::Unknown(error))
+                    self.metrics.access.count_unknown(request.operation());
+                    Err(RequestFailure::PermissionsUnknown(error))
                 }
             },
         }
     }
 
-    /// Checks that a principal has a role. This happens before much memory is held for a message
-    /// whose method and target are not known yet. Cancel-safe.
+    /// Checks that a principal has a role, if the mode is `enforce`. A long message needs this
+    /// check before its method and app are known, so that a principal without a role cannot occupy
+    /// memory. Cancel-safe.
     ///
     /// # Errors
     ///
-    /// [`RequestFailure::LongWithoutRole`], [`RequestFailure::Sealed`], or [`RequestFailure::Unknown`] where
-    /// the store does not answer.
-    pub async fn has_role(&self, principal: &Principal) -> Result<(), RequestFailure> {
+    /// [`RequestFailure::LongWithoutRole`], [`RequestFailure::Sealed`], or
+    /// [`RequestFailure::PermissionsUnknown`] if the permissions cannot be loaded.
+    pub async fn require_role(&self, principal: &Principal) -> Result<(), RequestFailure> {
         self.apps.check_unsealed()?;
         let Some(policies) = self
             .policies
@@ -200,13 +206,13 @@ impl Authorizer {
                 Err(RequestFailure::LongWithoutRole)
             }
             Ok(_) => Ok(()),
-            Err(error) => Err(RequestFailure::Unknown(error)),
+            Err(error) => Err(RequestFailure::PermissionsUnknown(error)),
         }
     }
 
-    /// Reports what becomes of a request of a principal in this engine's mode, for
-    /// `principals.check`. `property`: also for this property of objects. Reads the principal's
-    /// roles from the store, without the cache.
+    /// Reports whether this engine would permit a request of a principal, by which role and through
+    /// which mask, for `principals.check`. If `property` is set, a grant must also cover this
+    /// property of objects. Reads the principal's roles from the store, not from the cache.
     pub async fn check(
         &self,
         principal: &Principal,
@@ -234,11 +240,12 @@ impl Authorizer {
         }
     }
 
-    /// Charges the fields of a request to its principal's hourly limit, if the permit has one.
+    /// Counts the fields of a request against the principal's hourly limit, if the permit has one.
     ///
     /// # Errors
     ///
-    /// [`RequestFailure::HourlyLimitReached`] and [`RequestFailure::AboveHourlyLimit`].
+    /// [`RequestFailure::HourlyLimitReached`] if the fields do not fit now;
+    /// [`RequestFailure::AboveHourlyLimit`] if they can never fit.
     pub fn charge_hourly(
         &self,
         principal: &Principal,
@@ -270,7 +277,7 @@ impl Authorizer {
             operation, missing, ..
         }) = denied
         {
-            self.metrics.access.denied(*operation, *missing);
+            self.metrics.access.count_denied(*operation, *missing);
         }
 
         let Decision { permit, observed } = decided?;
@@ -281,14 +288,14 @@ impl Authorizer {
     }
 
     fn observe(&self, principal: &Principal, why: &dyn std::fmt::Display) {
-        if let Some(suppressed) = self.observed.record(std::time::Instant::now()) {
-            tracing::warn!(%principal, %why, suppressed, "would be denied if access.mode were \"enforce\"");
+        if let Some(suppressed) = self.observe_log.record(std::time::Instant::now()) {
+            tracing::warn!(%principal, %why, suppressed, "a request was permitted that access.mode \"enforce\" would deny");
         }
     }
 }
 
-/// Reports what becomes of a request in a mode. `loaded`: the principal's grants, if they could be
-/// read.
+/// Reports whether a mode permits a request, by which role and through which mask. `loaded` has the
+/// principal's grants, or the error of reading them.
 pub(crate) fn check_loaded(
     mode: AccessMode,
     loaded: Result<Option<Grants>, LoadError>,
@@ -354,8 +361,8 @@ pub(crate) fn check_loaded(
     }
 }
 
-/// Returns true if a permit covers the property, or `property` is absent, and the mask through
-/// which values are shown.
+/// Returns whether a permit covers `property` (true without a property), and the mask through which
+/// values are shown, if any.
 fn permission_and_mask(permit: &Permit<'_>, property: Option<&str>) -> (bool, Option<String>) {
     let visibility = match property {
         None => Some(permit.visibility()),
@@ -376,9 +383,9 @@ fn permission_and_mask(permit: &Permit<'_>, property: Option<&str>) -> (bool, Op
 }
 
 /// Loads the permissions of principals for the cache.
-struct Bindings(Weak<Apps>);
+struct GrantLoader(Weak<Apps>);
 
-impl Loader<Principal, Grants> for Bindings {
+impl Loader<Principal, Grants> for GrantLoader {
     async fn load(&self, principal: Principal) -> Result<Option<Grants>, LoadError> {
         let apps = self
             .0
@@ -388,8 +395,8 @@ impl Loader<Principal, Grants> for Bindings {
     }
 }
 
-/// Reads the grants of a principal from the store, and the generation that they are of. `None`: the
-/// principal has no role.
+/// Reads the grants of a principal from the store. Returns them with the generation to which they
+/// belong, or `None` if the principal has no role.
 async fn load_grants(
     apps: &Apps,
     principal: &Principal,
@@ -419,11 +426,12 @@ async fn load_grants(
         return Ok((generation, Some(grants_of(&binding, &roles))));
     }
     Err(LoadError::failed(
-        "roles or grants changed during each attempt to read them",
+        "the roles changed during each attempt to read them; retry",
     ))
 }
 
-/// Returns the grants of a binding. `roles`: the readable roles.
+/// Combines the grants of the roles that `binding` names. A role that is not in `roles`, which has
+/// the readable roles, makes the result incomplete.
 pub(crate) fn grants_of(binding: &Binding, roles: &HashMap<Box<str>, Arc<Role>>) -> Grants {
     let named: Vec<_> = binding
         .roles

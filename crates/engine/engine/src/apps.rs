@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sealwire_access::{Permit, Role};
 use sealwire_apps::{App, AppState, CollectionContent, Control, Scope, State};
-use sealwire_crypto::{AppKeys, KeyId, OpenedSchedules, Origin, SigningKey, Suite};
+use sealwire_crypto::{AppKeys, KeyId, OpenKeyCache, Origin, SigningKey, Suite};
 use sealwire_public_keys as public_keys;
 use sealwire_records::objects::ObjectKeys;
 use sealwire_store::{ControlStore as _, Instance, StoreError};
@@ -59,7 +59,7 @@ pub struct Apps {
     is_unreported: AtomicBool,
     /// Cache of key schedules that requests opened. The schedules of an app are dropped when its
     /// keys change.
-    opened: Option<Arc<OpenedSchedules>>,
+    opened: Option<Arc<OpenKeyCache>>,
     drop_caches: OnceLock<DropCaches>,
     /// The generation that was loaded last, or was tried and could not be loaded.
     tried: AtomicU64,
@@ -264,7 +264,7 @@ impl Apps {
     pub async fn load(
         control: Control,
         address: String,
-        opened: Option<Arc<OpenedSchedules>>,
+        opened: Option<Arc<OpenKeyCache>>,
     ) -> Result<Self, StoreError> {
         let id = format!("{:016x}", rand::random::<u64>());
         let version = env!("CARGO_PKG_VERSION").to_owned();
@@ -293,7 +293,7 @@ impl Apps {
     async fn start(
         control: Control,
         instance: Instance,
-        opened: Option<Arc<OpenedSchedules>>,
+        opened: Option<Arc<OpenKeyCache>>,
     ) -> Result<Self, StoreError> {
         let table = match control.load().await {
             Ok(state) => AppTable::new(state, &AppTable::default()),
@@ -328,7 +328,7 @@ impl Apps {
     }
 
     /// Returns the cache of key schedules that requests opened, if it is enabled.
-    pub fn opened(&self) -> Option<&Arc<OpenedSchedules>> {
+    pub fn opened(&self) -> Option<&Arc<OpenKeyCache>> {
         self.opened.as_ref()
     }
 

@@ -1,4 +1,4 @@
-//! The audit trail of an engine. Requests wait for their records, within a time limit. The log, the
+//! The audit log of an engine. Requests wait for their records, within a time limit. The log, the
 //! metrics and the readiness report the state of the trail.
 
 use std::sync::{Arc, OnceLock};
@@ -22,7 +22,7 @@ const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a record waits for further records, if no request waits for it.
 const GATHER: Duration = Duration::from_millis(2);
 
-/// The audit trail, if it is configured.
+/// The audit log, if it is configured.
 #[derive(Clone, Debug, Default)]
 pub struct Audit {
     /// True if the configuration names a trail.
@@ -90,7 +90,7 @@ impl Audit {
         if trail.torn_bytes() > 0 {
             tracing::warn!(
                 bytes = trail.torn_bytes(),
-                "the last write to the audit trail was incomplete; the incomplete bytes were moved to a separate file"
+                "the last write to the audit log was incomplete; the incomplete bytes were moved to a separate file"
             );
         }
 
@@ -311,24 +311,24 @@ impl Observer for FileObserver {
             FileEvent::Failing { error, lost } => {
                 readiness.set(Condition::Audit, false);
                 if let Some(suppressed) = self.failures.record(Instant::now()) {
-                    tracing::error!(%error, lost, suppressed, "the audit trail cannot be written");
+                    tracing::error!(%error, lost, suppressed, "the audit log cannot be written");
                 }
             }
             FileEvent::Recovered { lost } => {
                 readiness.set(Condition::Audit, true);
                 tracing::warn!(
                     lost,
-                    "the audit trail is written again; the gap is recorded"
+                    "the audit log is written again; the gap is recorded"
                 );
             }
             FileEvent::Stopped { head, lost: 0 } => {
                 tracing::info!(
                     head,
-                    "closed the audit trail; store its head on another machine"
+                    "closed the audit log; store its head on another machine"
                 )
             }
             FileEvent::Stopped { head, lost } => {
-                tracing::error!(head, lost, "closed the audit trail; some records are lost")
+                tracing::error!(head, lost, "closed the audit log; some records are lost")
             }
         }
     }

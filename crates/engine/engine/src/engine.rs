@@ -55,7 +55,7 @@ impl SweepRecorder for Arc<Engine> {
     }
 
     fn count(&self, action: SweepAction, rows: u64) {
-        self.metrics.sweeps.rows(action, rows);
+        self.metrics.sweeps.count_rows(action, rows);
     }
 
     fn record(&self, swept: &Swept) {
@@ -63,7 +63,7 @@ impl SweepRecorder for Arc<Engine> {
     }
 
     fn count_sweep(&self, outcome: SweepOutcome) {
-        self.metrics.sweeps.ended(outcome);
+        self.metrics.sweeps.count_sweep(outcome);
     }
 }
 

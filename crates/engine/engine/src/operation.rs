@@ -33,7 +33,7 @@ use sealwire_settings::Limits;
 /// A decoded data operation that is not authorized yet. The operation's texts and payload share the
 /// bytes of the message.
 pub trait Operation: Send + Sync {
-    /// Returns the kind of its work for the app of this name, for the prediction of its cost.
+    /// Returns the kind of work for the app of this name, to predict its cost.
     fn kind(&self, apps: &Apps, app: &str) -> OperationKind;
 
     /// Returns an upper bound of the work that is not proportional to the number of fields or their
@@ -52,7 +52,7 @@ pub trait Operation: Send + Sync {
         response_bytes(size.bytes, Some(size.leaves), limits)
     }
 
-    /// Resolves names to keys and prepares the work. Nothing in it waits.
+    /// Resolves names to keys and prepares the work. Never waits.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl From<FrameLayout> for MessageSize {
 
 /// Inputs of [`Operation::plan`].
 pub struct PlanContext<'a> {
-    /// Apps, limits and the token store.
+    /// The engine, with apps, limits and stores.
     pub engine: &'a Engine,
     /// The client.
     pub principal: &'a Principal,

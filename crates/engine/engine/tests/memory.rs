@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use sealwire_apps::{Control, KeyKind};
 use sealwire_crypto::{
-    AppId, Curve, Encoding, EpochLifetime, Kek, KeyPair, KeyScope, OpenedSchedules, RootKey,
-    Sealer, Suite,
+    AppId, Curve, Encoding, EpochLifetime, Kek, KeyPair, KeyScope, OpenKeyCache, RootKey, Sealer,
+    Suite,
 };
 use sealwire_engine::apps::Apps;
 use sealwire_engine::key_warmer::KeyWarmer;
@@ -213,7 +213,7 @@ fn secrets_leave_memory_after_a_seal() {
     let (before, after) = runtime.block_on(async {
         let config = Config::defaults(folder.path());
         let (control, stores) = opened(&config).await;
-        let opened = Arc::new(OpenedSchedules::new(16.try_into().unwrap(), 60));
+        let opened = Arc::new(OpenKeyCache::new(16.try_into().unwrap(), 60));
         let apps = Arc::new(
             Apps::load(control, "here".into(), Some(opened))
                 .await

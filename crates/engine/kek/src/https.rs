@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn other_urls_are_invalid() {
+    fn urls_must_be_https_origins() {
         for (url, part) in [
             ("", "must be a URL"),
             ("vault.example:8200", "must start"),

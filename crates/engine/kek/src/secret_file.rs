@@ -37,11 +37,12 @@ impl Default for FileReader {
 }
 
 impl FileReader {
-    /// Runs `read`, which can block, after earlier reads. `place` names the files in errors.
+    /// Runs `read`, which can block, when earlier reads have ended. `place` names the files in
+    /// errors.
     ///
     /// # Errors
-    /// [`ProviderError::Unavailable`] after 5 seconds, including the wait for other reads; errors
-    /// of `read`.
+    /// [`ProviderError::Unavailable`] if the wait for other reads and the read take longer than
+    /// [`READ_SECONDS_MAX`] seconds, or if `read` panics; errors of `read`.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         place: &str,
@@ -66,7 +67,7 @@ impl FileReader {
             .await
             .unwrap_or_else(|_| {
                 Err(ProviderError::Unavailable(format!(
-                    "{place}: not read within {READ_SECONDS_MAX} seconds"
+                    "{place} was not read within {READ_SECONDS_MAX} seconds; check its file system"
                 )))
             })
     }
@@ -79,26 +80,29 @@ impl FileReader {
 }
 
 fn reading_aborted(place: &str) -> ProviderError {
-    ProviderError::Unavailable(format!("{place}: reading was aborted"))
+    ProviderError::Unavailable(format!(
+        "{place}: the read ended early; the engine shuts down, or see the log"
+    ))
 }
 
 /// Reads a secret file of at most [`SECRET_FILE_BYTES_MAX`] bytes. Blocks on the file system.
 ///
 /// # Errors
 /// [`ProviderError::NotFound`], [`ProviderError::Denied`], [`ProviderError::Unavailable`], or
-/// [`ProviderError::Settings`] if the file is not regular, is too long, or is accessible to other
-/// users ([`sealwire_service::trusted_file`]). Errors name the file but contain none of its bytes.
+/// [`ProviderError::Settings`] if the file is not regular, is too long, or if other users can read
+/// or replace it ([`sealwire_service::trusted_file`]). Errors name the file but contain none of its
+/// bytes.
 pub fn read_secret_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, ProviderError> {
     read(path, FileKind::Secret, SECRET_FILE_BYTES_MAX)
 }
 
-/// Reads a secret of one line of printable ASCII, such as a token. White space around the line is
-/// dropped. Blocks.
+/// Reads a secret file that contains one word of ASCII, such as a token. White space around the
+/// word is dropped. Blocks on the file system.
 pub(crate) fn read_secret_line(path: &Path) -> Result<Zeroizing<String>, ProviderError> {
     line_of(path, &read_secret_file(path)?)
 }
 
-/// Like [`read_secret_line`], for a file that all users can read. Blocks.
+/// Like [`read_secret_line`], for a file that all users may read. Blocks on the file system.
 #[cfg(feature = "awskms")]
 pub(crate) fn read_line(path: &Path) -> Result<Zeroizing<String>, ProviderError> {
     line_of(path, &read(path, FileKind::Public, SECRET_FILE_BYTES_MAX)?)
@@ -151,7 +155,7 @@ fn line_of(path: &Path, bytes: &[u8]) -> Result<Zeroizing<String>, ProviderError
             Ok(Zeroizing::new(text.to_owned()))
         }
         _ => Err(ProviderError::Settings(format!(
-            "{}: must hold one line without spaces",
+            "{} must contain one line of visible ASCII without spaces",
             path.display()
         ))),
     }

@@ -12,7 +12,7 @@
 //! The texts of error responses can repeat the input, so they select the error to return and are
 //! never quoted.
 
-mod session;
+mod login;
 #[cfg(test)]
 mod tests;
 
@@ -41,7 +41,7 @@ use crate::{
     Provider, ProviderError, ProviderKind, RootBytes, WRAPPED_BYTES_MAX, WrapSlot, reject_long,
     settings_error,
 };
-use session::{ClientToken, LoginState};
+use login::{ClientToken, LoginState};
 
 /// Upper bound of a provider call, as a multiple of `request_timeout`. Includes logins, retries and
 /// waits for other calls.
@@ -216,7 +216,7 @@ pub struct Transit {
 struct TransitClient {
     options: TransitOptions,
     client: HttpsClient,
-    session: tokio::sync::Mutex<LoginState>,
+    login: tokio::sync::Mutex<LoginState>,
     /// True after a test has shown that the server checks associated data.
     associated_data_checked: AtomicBool,
     renewal: std::sync::Mutex<Option<tokio::task::AbortHandle>>,
@@ -239,7 +239,7 @@ impl Transit {
         let inner = TransitClient {
             options,
             client,
-            session: tokio::sync::Mutex::default(),
+            login: tokio::sync::Mutex::default(),
             associated_data_checked: AtomicBool::new(false),
             renewal: std::sync::Mutex::default(),
         };

@@ -28,24 +28,23 @@ use sealwire_telemetry::metrics::{ConnectionOutcome, Metrics};
 
 /// Pause after a failed accept, for example when the process has no free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Length of the pause after a handshake while other clients use the network threads, as a multiple
-/// of the handshake's time. This pause limits handshakes to a quarter of a thread. A handshake
-/// takes about 0.3 ms, which no other task can interrupt.
+/// Pause after handshakes while other clients use the network threads, as a multiple of the time of
+/// the handshakes. With 3, handshakes take at most a quarter of a thread. A handshake takes about
+/// 0.3 ms, during which the thread can do nothing else.
 const HANDSHAKE_REST: u32 = 3;
-/// Shortest pause. An accepted handshake can start during this time.
+/// Shortest pause: long enough that the handshake that was accepted before can start.
 const HANDSHAKE_REST_MIN: Duration = Duration::from_millis(1);
-/// Longest pause. Limits the time for which a burst of handshakes stops a listener from accepting
-/// other clients.
+/// Longest pause. A burst of handshakes delays the accepting of other clients by at most this time.
 const HANDSHAKE_REST_MAX: Duration = Duration::from_millis(20);
 /// Time for a client to read the alert of a failed handshake and to close its side.
 const ALERT_TIME_MAX: Duration = Duration::from_millis(300);
 /// Most bytes that are read and dropped during that time.
 const ALERT_BYTES_MAX: u64 = 64 << 10;
-/// Number of connections that the kernel queues before they are accepted.
+/// Maximum number of connections that the kernel queues until they are accepted.
 const BACKLOG: i32 = 1_024;
 
-/// Binds the address of a setting and listens on it. Returns the listener with its address, which
-/// contains the port that the system chose.
+/// Binds an address and listens on it. Returns the listener with its actual address: for port 0,
+/// the system chooses the port. `key` is the setting that errors name.
 ///
 /// # Errors
 ///
@@ -81,8 +80,8 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Serves connections of authenticated clients.
 pub(crate) trait Serve: Clone + Send + Sync + 'static {
-    /// Application protocols that the TLS handshake offers; empty for MessagePack-RPC, whose
-    /// clients name none.
+    /// Application protocols (ALPN) that the TLS handshake accepts. Empty for MessagePack-RPC: its
+    /// clients offer none.
     const ALPN: &'static [&'static [u8]] = &[];
 
     /// Serves one connection until it ends.
@@ -111,7 +110,9 @@ pub(crate) struct Acceptor<T> {
     pub(crate) connections: Arc<Semaphore>,
     /// Permits for concurrent handshakes.
     pub(crate) handshakes: Arc<Semaphore>,
+    /// Maximum number of open connections per principal.
     pub(crate) per_principal_max: usize,
+    /// The open connections of each principal.
     pub(crate) principals: Arc<Principals>,
     /// Shares the network threads among principals.
     pub(crate) network: NetworkScheduler,
@@ -119,6 +120,7 @@ pub(crate) struct Acceptor<T> {
     /// listener has its own share, so unauthenticated clients of one listener cannot delay clients
     /// of another.
     pub(crate) handshaking: Arc<Flow>,
+    /// Becomes true when the engine drains.
     pub(crate) drains: watch::Receiver<bool>,
 }
 
@@ -135,11 +137,12 @@ impl<T: Serve> Acceptor<T> {
         let mut last = (Instant::now(), self.handshaking.used());
 
         loop {
+            // Yields after a burst of accepted connections.
             slice.count_unit(0).await;
             let now = (Instant::now(), self.handshaking.used());
             let (started, before) = std::mem::replace(&mut last, now);
-            // All time since the previous measurement counts as a pause: the pause itself, and the
-            // wait for the connection that was accepted then.
+            // All time since the previous measurement counts as a pause, also the time in which no
+            // connection arrived. An idle listener therefore needs no pause.
             if let Some(rest) = handshake_rest(before, now.1, now.0 - started)
                 && self.wait_for_drain(rest).await
             {
@@ -160,7 +163,7 @@ impl<T: Serve> Acceptor<T> {
                 Ok((stream, _)) => self.spawn_connection(stream, handshake, &nameless),
                 Err(error) => {
                     if let Some(suppressed) = accept_errors.record(std::time::Instant::now()) {
-                        tracing::warn!(%error, suppressed, "cannot accept");
+                        tracing::warn!(%error, suppressed, "cannot accept a connection; if the process has too many open files, raise LimitNOFILE");
                     }
                     if self.wait_for_drain(ACCEPT_PAUSE).await {
                         return;
@@ -177,8 +180,8 @@ impl<T: Serve> Acceptor<T> {
             .is_ok()
     }
 
-    /// Spawns the task of a connection, unless the listeners of requests on data have `limits.connections_max`
-    /// connections.
+    /// Spawns the task of a connection. Closes the connection if no permit of `connections` is
+    /// left.
     fn spawn_connection(
         &self,
         stream: TcpStream,
@@ -216,8 +219,8 @@ impl<T: Serve> Acceptor<T> {
                     Ok(Err((error, stream))) => {
                         tracing::debug!(%error, "handshake failed");
                         metrics.connection(ConnectionOutcome::TlsFailed);
-                        // The permit is kept, so that failed handshakes never take more connections
-                        // than incomplete ones.
+                        // The handshake permit is kept until then. Failed handshakes therefore
+                        // count in the limit of concurrent handshakes.
                         let _ = timeout(ALERT_TIME_MAX, deliver_alert(stream)).await;
                         return None;
                     }
@@ -282,7 +285,8 @@ async fn deliver_alert(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::R
     Ok(())
 }
 
-/// Returns the settings of a handshake that offers these application protocols.
+/// Returns a copy of the configuration that accepts these application protocols, or `config` itself
+/// if there are none.
 fn with_protocols(config: &Arc<ServerConfig>, protocols: &[&[u8]]) -> Arc<ServerConfig> {
     if protocols.is_empty() {
         return Arc::clone(config);
@@ -308,11 +312,13 @@ fn log_nameless_certificate(
         .flatten()
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    tracing::warn!(%error, sha256, suppressed, "rejected a client certificate without a name that can be a principal; see access.name_order");
+    tracing::warn!(%error, sha256, suppressed, "rejected a client certificate because no name in it can be a principal; issue a certificate with a name of a kind in access.name_order");
 }
 
-/// Returns how long the next handshake must wait. `before` and `now` hold the network time used by
-/// handshakes and by all other tasks. `passed` is the time between the two measurements.
+/// Returns the pause before the next accept. `None`: no handshake ran, no other task used the
+/// network threads, or enough time has passed. `before` and `now` are two measurements of the
+/// network time used, by handshakes and by all others. `passed` is the time between the
+/// measurements.
 fn handshake_rest(before: [Duration; 2], now: [Duration; 2], passed: Duration) -> Option<Duration> {
     let [handshakes, others] = [0, 1].map(|at| now[at].saturating_sub(before[at]));
     if handshakes.is_zero() || others.is_zero() {
@@ -340,7 +346,7 @@ impl Drop for OpenConnection {
     }
 }
 
-/// The number of open connections per principal.
+/// The open connections of each principal: their number, and the state that they share.
 #[derive(Debug, Default)]
 pub(crate) struct Principals(Mutex<HashMap<Principal, Connections>>);
 
@@ -352,8 +358,9 @@ struct Connections {
 }
 
 impl Principals {
-    /// Counts a connection of a principal until the returned entry is dropped. Returns `None` if
-    /// the principal has reached its maximum.
+    /// Counts a connection of a principal until the returned entry is dropped. `new` creates the
+    /// state of a principal without connections. Returns `None` if the principal has `max`
+    /// connections.
     fn register(
         self: &Arc<Self>,
         principal: &Principal,
@@ -382,6 +389,7 @@ impl Principals {
     }
 }
 
+/// Counts one connection of a principal until it is dropped. The last one removes the principal.
 struct PrincipalEntry {
     principals: Arc<Principals>,
     principal: Principal,

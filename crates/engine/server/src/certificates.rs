@@ -149,7 +149,7 @@ impl Certificates {
         if files.digest() == self.digest_in_service {
             if self.failed_files.take().is_some() {
                 tracing::info!("the certificate files are those in service again");
-                self.metrics().certificate_files_back();
+                self.metrics().accept_certificate_files();
             }
             return None;
         }
@@ -228,7 +228,7 @@ impl Certificates {
         }
 
         (self.digest_in_service, self.failed_files) = (digest, None);
-        self.metrics().certificate_files(ReloadLabel::Loaded);
+        self.metrics().count_certificate_reload(ReloadLabel::Loaded);
         self.set_certificates(infos);
         for registry in [Some(&self.data_registry), self.control_registry.as_ref()]
             .into_iter()
@@ -254,7 +254,8 @@ impl Certificates {
             return false;
         }
         self.failed_files = failure;
-        self.metrics().certificate_files(ReloadLabel::Refused);
+        self.metrics()
+            .count_certificate_reload(ReloadLabel::Refused);
         true
     }
 

@@ -10,9 +10,9 @@
 //! before its body is read. A rejected request gets its response at once, and requests of its size
 //! class or a larger class pause for a while.
 //!
-//! Requests that must wait for that pause, or for an in-flight permit, are deferred, at most as
-//! many as one read returns. Until that limit, methods that cost nothing and `cancel` pass deferred
-//! requests. At the limit reading stops, and then they wait, too.
+//! Requests that must wait for that pause, or for an in-flight permit, are deferred, up to
+//! `READ_BYTES` of memory. Below that limit, methods that cost little and `cancel` overtake
+//! deferred requests. At the limit, reading stops, so they wait too.
 //!
 //! Time limits apply to the arrival of a message, the client's reading of a response, the handling
 //! of a request, and an idle connection. When the connection ends, every request on it is stopped.
@@ -62,7 +62,7 @@ pub struct Peer {
 /// State that all connections of a principal share.
 #[derive(Debug)]
 pub struct PrincipalState {
-    /// Paces messages that never reach the scheduler.
+    /// Limits the rate of messages that never reach the scheduler.
     pub(crate) pace: Pace,
     /// The principal's share of the network threads.
     pub(crate) network: Arc<Flow>,
@@ -109,18 +109,20 @@ struct Connection {
     /// Permits for requests in flight. Each permit is held until the response is written.
     in_flight_permits: Arc<Semaphore>,
     responses: mpsc::Sender<Outgoing>,
-    /// Permits for responses that wait for their audit record without an in-flight permit.
+    /// Permits for responses to requests that did not start, while they wait for their audit
+    /// record.
     recordings: Arc<Semaphore>,
-    /// The client asked for errors as text.
+    /// True if the client asked for errors as text.
     text_errors: AtomicBool,
 }
 
 /// The reason for which reading ended.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
-    /// The peer closed the connection, or the connection broke.
+    /// The peer closed the connection or does not read responses, or the connection broke.
     Closed,
-    /// The peer violated the protocol or a time limit. Queued responses are still written.
+    /// The engine disconnects the peer for a violation of the protocol or of a time limit. Queued
+    /// responses are still written.
     Disconnected,
     /// The engine drains or disconnects the client, and its requests have ended or their time is
     /// over.
@@ -244,7 +246,7 @@ impl Connection {
 
     /// Returns an in-flight permit if one is available now.
     fn try_in_flight_permit(&self) -> Option<InFlightPermit> {
-        if !self.memory.is_below_max() {
+        if !self.memory.is_within_max() {
             return None;
         }
         let connection = Arc::clone(&self.in_flight_permits)
@@ -260,8 +262,8 @@ impl Connection {
     }
 
     /// Waits for an in-flight permit. Dropping the future loses the position in the queue.
-    async fn in_flight(self: Arc<Self>) -> Option<InFlightPermit> {
-        self.memory.below_max().await;
+    async fn acquire_in_flight(self: Arc<Self>) -> Option<InFlightPermit> {
+        self.memory.wait_until_within_max().await;
         let connection = Arc::clone(&self.in_flight_permits)
             .acquire_owned()
             .await

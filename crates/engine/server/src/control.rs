@@ -206,7 +206,7 @@ impl ControlService {
     }
 
     /// Checks that a request can start now. A sealed engine accepts only the status and unseal
-    /// requests. An engine that started sealed has no audit trail yet, but it must still accept
+    /// requests. An engine that started sealed has no audit log yet, but it must still accept
     /// these two requests.
     fn check_ready(&self, request: &Control<'_>) -> Result<(), RequestFailure> {
         let works_sealed = matches!(
@@ -452,7 +452,7 @@ impl ControlService {
 
         let changed = changed.map_err(control::store_error)?;
         if matches!(operation, RootOperation::Unseal) {
-            // The audit record of this request needs the audit trail. An engine that started sealed
+            // The audit record of this request needs the audit log. An engine that started sealed
             // opens the trail only now.
             let _ = timeout(UNSEAL_WAIT, async {
                 self.engine.apps.wait_until_unsealed().await;

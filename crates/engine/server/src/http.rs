@@ -1,7 +1,13 @@
-//! Serves HTTP connections: each one is a client of the engine on a connection inside the process.
+//! Serves HTTP connections. Each of them has a connection inside the process, on which it is a
+//! client of the engine.
 //!
 //! The engine serves that connection as it serves those of the data listener, under the principal
 //! of the client certificate. HTTP adds only the translation, in [`sealwire_http`].
+//!
+//! Two limits therefore apply twice. A request counts as in flight on the connection inside the
+//! process, and as a stream of the HTTP/2 connection. Memory counts in the quota of the scheduler,
+//! and bodies also in a semaphore of the same size. If the engine closes the connection inside the
+//! process, the client gets the reason as the error of its next request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +30,7 @@ const PIPE_BYTES: usize = 64 << 10;
 /// work beside the crypto threads.
 const CONVERSIONS_MAX: usize = 4;
 
-/// The pace of a principal, with the metric of pauses.
+/// The [`Pace`] of a principal. Also counts its pauses in the metrics.
 struct PrincipalPace {
     state: Arc<PrincipalState>,
     engine: Arc<Engine>,
@@ -37,7 +43,7 @@ impl Pace for PrincipalPace {
 
     fn pause(&self) -> Option<Instant> {
         let until = self.state.pace.pause(Instant::now())?;
-        self.engine.metrics.read_paused();
+        self.engine.metrics.count_read_pause();
         Some(until)
     }
 }
@@ -46,7 +52,8 @@ impl Pace for PrincipalPace {
 #[derive(Clone)]
 pub(crate) struct HttpService {
     engine: Arc<Engine>,
-    /// Memory for the bodies of all clients together.
+    /// Permits for the bytes of the bodies of all clients together, up to `schedule.memory_mib`.
+    /// They count in addition to the scheduler's memory quota.
     body_memory: Arc<Semaphore>,
     /// Threads for conversions of long documents, for all clients together.
     conversions: Arc<Semaphore>,
@@ -96,10 +103,10 @@ impl Serve for HttpService {
             }),
             spawn: Arc::new(move |task| drop(tokio::spawn(Arc::clone(&network).run(task)))),
         };
-        let (http, pipe) = tokio::io::duplex(PIPE_BYTES);
+        let (client_end, engine_end) = tokio::io::duplex(PIPE_BYTES);
         tokio::join!(
-            sealwire_http::serve(stream, http, options),
-            connection::serve(self.engine, peer, pipe, shutdown),
+            sealwire_http::serve(stream, client_end, options),
+            connection::serve(self.engine, peer, engine_end, shutdown),
         );
     }
 }

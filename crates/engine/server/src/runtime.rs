@@ -17,7 +17,8 @@ use crate::network_scheduler;
 pub const NETWORK: &str = "network";
 /// Prefix of the names of crypto threads, and of the few others in the blocking pool.
 pub const CRYPTO: &str = "crypto";
-/// Threads for blocking work, in addition to the crypto threads: file reads and name look-ups.
+/// Threads for blocking work, in addition to the crypto threads: file reads, name look-ups, and
+/// conversions of long HTTP documents (at most `http::CONVERSIONS_MAX`).
 const SPARE_BLOCKING_THREADS: usize = 8;
 
 /// Number of ready tasks that a network thread polls before it asks the system for events. Asking

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use sealwire_apps::Control;
 use sealwire_audit::AuditKey;
-use sealwire_crypto::OpenedSchedules;
+use sealwire_crypto::OpenKeyCache;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -47,7 +47,7 @@ use sealwire_telemetry::metrics::AppGauges;
 /// Pause between attempts to complete the start after the store was unsealed.
 const COMPLETION_PAUSE: Duration = Duration::from_secs(1);
 
-/// The data listener.
+/// A listener for requests on data: MessagePack-RPC or HTTP.
 #[derive(Debug)]
 struct DataListener {
     address: SocketAddr,
@@ -66,21 +66,21 @@ pub struct Server {
     http: Option<DataListener>,
     admin: AdminServer,
     control: Option<ControlServer>,
-    state: Arc<Telemetry>,
+    telemetry: Arc<Telemetry>,
     engine: Arc<Engine>,
     stores: Stores,
     draining: watch::Sender<bool>,
     config: Config,
     certificates: Reload,
-    watching: Vec<JoinHandle<()>>,
+    background_tasks: Vec<JoinHandle<()>>,
     /// Ends without an abort when the engine drains.
     sweeping: Option<JoinHandle<()>>,
     connections: Arc<Semaphore>,
 }
 
 impl Server {
-    /// Starts the engine. Reads files. Needs a multi-threaded runtime with room for the crypto
-    /// threads.
+    /// Starts the engine. Reads files. Needs a multi-threaded runtime whose blocking threads
+    /// suffice for the crypto threads.
     ///
     /// # Errors
     ///
@@ -105,13 +105,13 @@ impl Server {
 
     /// Starts to accept data connections.
     pub fn open(&mut self) {
-        if self.state.readiness.phase() != Phase::Starting {
+        if self.telemetry.readiness.phase() != Phase::Starting {
             return;
         }
 
         // The engine becomes ready before it accepts the first connection, so that no client gets a
         // response from an engine that reports that it is not ready.
-        self.state.readiness.enter(Phase::Ready);
+        self.telemetry.readiness.enter(Phase::Ready);
         for listener in [&mut self.data, &mut self.http].into_iter().flatten() {
             if let Some(open) = listener.open.take() {
                 let _ = open.send(());
@@ -142,12 +142,8 @@ impl Server {
         unsealer: Unsealer,
         stores: Stores,
     ) -> Result<Self, StartError> {
-        let opened = NonZeroUsize::new(config.crypto.open_key_cache_entries).map(|capacity| {
-            Arc::new(OpenedSchedules::new(
-                capacity,
-                config.crypto.open_key_cache_s,
-            ))
-        });
+        let opened = NonZeroUsize::new(config.crypto.open_key_cache_entries)
+            .map(|capacity| Arc::new(OpenKeyCache::new(capacity, config.crypto.open_key_cache_s)));
         let unsealer = Arc::new(unsealer);
         let control = Control::with_finder(
             Arc::clone(&stores.control),
@@ -208,9 +204,12 @@ impl Server {
         unsealer: Arc<Unsealer>,
         audit_key: Option<AuditKey>,
     ) -> Result<Self, StartError> {
-        let state = Arc::new(Telemetry::default());
-        state.readiness.set(Condition::Unsealed, !apps.is_sealed());
-        let (certificates, reload) = Certificates::load(config, &state)?;
+        let telemetry = Arc::new(Telemetry::default());
+        telemetry
+            .readiness
+            .set(Condition::Unsealed, !apps.is_sealed());
+        let (certificates, reload) = Certificates::load(config, &telemetry)?;
+
         let listener = config
             .listen
             .address
@@ -230,20 +229,23 @@ impl Server {
             _ => None,
         };
 
-        let admin = admin::start(config.admin.address, Arc::clone(&state))?;
+        let admin = admin::start(config.admin.address, Arc::clone(&telemetry))?;
         let audit = Audit::new(&config.audit);
         let is_complete = audit_key.is_some() && !apps.is_sealed();
         if let Some(key) = audit_key {
-            audit.open(&config.audit, key, apps.instance_id(), &state)?;
+            audit.open(&config.audit, key, apps.instance_id(), &telemetry)?;
         }
+
         let service = Service {
             name: "sealwire",
             instance: apps.instance_id(),
         };
-        let traces = Traces::start(&config.traces, service, &state.metrics.traces())
+        let traces = Traces::start(&config.traces, service, &telemetry.metrics.traces())
             .map_err(StartError::Traces)?;
+
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let metrics = Arc::clone(&state.metrics);
+        let metrics = Arc::clone(&telemetry.metrics);
+
         let key_warmer = KeyWarmer::new(&config.crypto);
         let idle_warmer = Arc::clone(&key_warmer);
         let threads = u32::try_from(config.crypto.threads_on(cores))
@@ -256,6 +258,7 @@ impl Server {
             Arc::new(move || idle_warmer.make_ready()),
         );
         metrics.watch_scheduler(scheduler.probe());
+
         let (tokens, objects) = stores.batched(config.limits.token_value_bytes_max, &metrics);
         let engine = Arc::new(Engine {
             decider: Authorizer::new(&config.access, &apps, &metrics),
@@ -270,16 +273,19 @@ impl Server {
             evervault: Arc::new(config.evervault.clone()),
             failures: sealwire_engine::jobs::failures::Failures::default(),
         });
-        state
+
+        telemetry
             .metrics
             .watch_served(app_gauges(Arc::clone(&apps), &stores));
         if is_complete {
             unsealer
                 .providers()
-                .observe(Arc::clone(&state.metrics), engine.audit.clone());
+                .observe(Arc::clone(&telemetry.metrics), engine.audit.clone());
         }
+
         let retried_unsealer = Arc::clone(&unsealer);
         apps.before_first_try(Box::new(move || retried_unsealer.retry_at_next_load()));
+
         let (draining, drains) = watch::channel(false);
         let network =
             NetworkScheduler::new(tokio::runtime::Handle::current().metrics().num_workers());
@@ -292,9 +298,11 @@ impl Server {
             network: network.clone(),
             drains,
         };
+
         let data = listener.map(|bound| shared.start(bound, Arc::clone(&engine)));
         let http =
             http_listener.map(|bound| shared.start(bound, HttpService::new(&engine, config)));
+
         let root = RootAdmin::new(apps.control().clone(), Arc::clone(&unsealer));
         let control = control.map(|(bound, registry, callers)| {
             ControlServer::start(
@@ -305,6 +313,7 @@ impl Server {
                 draining.subscribe(),
             )
         });
+
         let sweeping = stores
             .tokens
             .clone()
@@ -323,50 +332,64 @@ impl Server {
                 );
                 tokio::spawn(sweeper.run())
             });
+
         let listener = data.as_ref().or(http.as_ref());
         apps.set_listen_address(format_address(listener.map(|listener| listener.address)));
+
         let interval = Duration::from_secs(config.kek_probe_interval_s);
-        let probing =
+        let slot_probing =
             tokio::spawn(SlotProber::new(&unsealer, interval, draining.subscribe()).run());
-        let following = tokio::spawn(key_warmer.follow(Arc::clone(&apps)));
-        let aging = tokio::spawn(Arc::clone(&apps).age());
-        let recorder = Arc::clone(&engine);
-        let reloading = tokio::spawn(async move { recorder.decider.reload_permissions().await });
-        let watching = tokio::spawn(apps.watch(
+
+        let key_warming = tokio::spawn(key_warmer.follow(Arc::clone(&apps)));
+        let cache_aging = tokio::spawn(Arc::clone(&apps).age());
+
+        let authorizing_engine = Arc::clone(&engine);
+        let permission_reloading =
+            tokio::spawn(async move { authorizing_engine.decider.reload_permissions().await });
+
+        let state_watching = tokio::spawn(apps.watch(
             config.state.poll(),
             config.access.stale(),
-            Arc::clone(&state),
+            Arc::clone(&telemetry),
         ));
         let recorder = Arc::clone(&engine);
-        let keeping = tokio::spawn(
+        let certificate_reloading = tokio::spawn(
             certificates.run(move |outcome| recorder.audit.record_reload("certificates", outcome)),
         );
-        let completing = (!is_complete).then(|| {
+
+        let start_completing = (!is_complete).then(|| {
             tokio::spawn(complete_start(
                 config.clone(),
                 Arc::clone(&engine),
-                Arc::clone(&state),
+                Arc::clone(&telemetry),
                 unsealer,
             ))
         });
         let recorder = Arc::clone(&engine);
-        let settling = tokio::spawn(async move { recorder.audit.flush_periodically().await });
+
+        let audit_flushing = tokio::spawn(async move { recorder.audit.flush_periodically().await });
         Ok(Self {
             data,
             http,
             admin,
             control,
-            state,
+            telemetry,
             engine,
             stores,
             draining,
             config: config.clone(),
             certificates: reload,
-            watching: [
-                watching, aging, following, keeping, settling, probing, reloading,
+            background_tasks: [
+                state_watching,
+                cache_aging,
+                key_warming,
+                certificate_reloading,
+                audit_flushing,
+                slot_probing,
+                permission_reloading,
             ]
             .into_iter()
-            .chain(completing)
+            .chain(start_completing)
             .collect(),
             sweeping,
             connections,
@@ -433,9 +456,10 @@ impl Server {
 
     /// Shuts the engine down. For `limits.drain_delay_ms` only `/ready` changes. Then the engine
     /// accepts no new connections or requests. Running requests can finish within
-    /// `limits.drain_ms_max`; the rest get `unavailable`. Returns when every connection has ended.
+    /// `limits.drain_ms_max`; the rest get `unavailable`. Returns when every connection has ended,
+    /// or at the latest two `limits.write_stall_ms_max` later.
     pub async fn shutdown(self) {
-        self.state.readiness.enter(Phase::Draining);
+        self.telemetry.readiness.enter(Phase::Draining);
         tracing::info!("draining");
         tokio::time::sleep(Duration::from_millis(self.engine.limits.drain_delay_ms)).await;
         let _ = self.draining.send(true);
@@ -448,7 +472,7 @@ impl Server {
             let _ = accepting.await;
         }
 
-        self.watching.iter().for_each(JoinHandle::abort);
+        self.background_tasks.iter().for_each(JoinHandle::abort);
         if let Some(sweeping) = self.sweeping {
             // The sweeper finishes its batch and records the rows that were removed.
             let _ = sweeping.await;
@@ -506,7 +530,7 @@ async fn make_administrators(config: &Config, apps: &Apps) -> Result<(), StoreEr
 async fn complete_start(
     config: Config,
     engine: Arc<Engine>,
-    state: Arc<Telemetry>,
+    telemetry: Arc<Telemetry>,
     unsealer: Arc<Unsealer>,
 ) {
     let apps = &engine.apps;
@@ -518,13 +542,13 @@ async fn complete_start(
                 let key = AuditKey::new(apps.control().kek().await?.audit_secret());
                 engine
                     .audit
-                    .open(&config.audit, key, apps.instance_id(), &state)?;
+                    .open(&config.audit, key, apps.instance_id(), &telemetry)?;
                 is_audited = true;
-                state.readiness.set(Condition::Audit, true);
+                telemetry.readiness.set(Condition::Audit, true);
             }
             unsealer
                 .providers()
-                .observe(Arc::clone(&state.metrics), engine.audit.clone());
+                .observe(Arc::clone(&telemetry.metrics), engine.audit.clone());
             Ok(make_administrators(&config, apps).await?)
         }
         .await;
@@ -532,7 +556,7 @@ async fn complete_start(
             Ok(()) => return,
             Err(error) => {
                 tracing::error!(%error, "the start is not complete after the unsealing; it is tried again");
-                state.readiness.set(Condition::Audit, is_audited);
+                telemetry.readiness.set(Condition::Audit, is_audited);
                 tokio::time::sleep(COMPLETION_PAUSE).await;
             }
         }

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn every_default_lies_in_its_range() {
+    fn defaults_lie_in_their_ranges() {
         for key in KEYS {
             let (Kind::Number { min, max, .. }, Literal::Number(default)) = (key.kind, key.default)
             else {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn every_broken_rule_is_reported_at_once() {
+    fn broken_rules_are_reported_together() {
         let limits = Limits {
             connections_max: 1,
             ..Limits::default()

@@ -642,7 +642,7 @@ fn problems_never_repeat_a_value() {
 }
 
 #[test]
-fn every_problem_is_reported_at_once() {
+fn problems_are_reported_together() {
     let text = "[listen]\naddress = 1\n[limits]\ndepth_max = 0\nwidth_max = 1\n[nothing]\n";
     let error = parse(text, &[("SEALWIRE_LOG_COLOUR", "red")]).unwrap_err();
     assert_eq!(error.len(), 5, "{error}");

@@ -1,11 +1,13 @@
-//! Control state in one JSON file, `{format, generation, records}`, for engines that do not store
-//! tokens.
+//! Control state in one JSON file, `{format, generation, records}`, for engines that store no
+//! tokens and no objects (`state.file`).
 //!
 //! The file is replaced atomically: written to a temporary file, synced, renamed, and its folder
 //! synced. A writer that dies at any step leaves either the old or the new state. Only the owner
-//! can read the file. Several processes can read and write; a lock file in the same folder
-//! serializes writers. An engine opens the file read-only, and polls for changes made by the
-//! deployment. Records that are JSON are stored as JSON, so that people can read them; other
+//! can read the file.
+//!
+//! Several processes can read and write: a lock file in the same folder serializes the writers. An
+//! engine opens the file read-only and polls for changes, which commands such as `sealwire apps` or
+//! a deployment make. Records that are JSON are stored as JSON, so that people can read them. Other
 //! records are stored as base64.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, TryLockError};
@@ -25,15 +27,15 @@ use sealwire_store::{
 
 pub(crate) mod content;
 
-/// Maximum file size. Sufficient for a hundred thousand apps.
+/// Maximum size of the file, in bytes: enough for 100,000 apps.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 /// Maximum time that a writer waits for the lock.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
-/// Minimum age of the last change. At this age, a further change is visible in the file's
-/// timestamps.
+/// Age of a file from which its content is cached. File systems round timestamps, to 2 seconds at
+/// worst. A later change therefore gets another timestamp.
 const TIMES_SETTLE: Duration = Duration::from_secs(2);
 
-/// The file store; see the module documentation. Instances of other processes are not visible.
+/// A control store in one file. Instances of the engine in other processes are not listed.
 #[derive(Debug)]
 pub struct FileStore {
     file: Arc<FileState>,
@@ -44,6 +46,7 @@ pub struct FileStore {
 #[derive(Debug)]
 struct FileState {
     path: PathBuf,
+    /// True if this store can change the file.
     writes: bool,
     /// Parsed content with the stamp of its file, cached when the file's timestamps are reliable.
     cached: Mutex<Option<(FileStamp, Arc<Snapshot>)>>,
@@ -62,8 +65,8 @@ struct FileStamp {
 }
 
 impl FileStore {
-    /// Opens a file for reading and writing. The folder is created if absent. The first change
-    /// creates the file. Blocks.
+    /// Opens a file for reading and writing. Creates the folder if it does not exist. The first
+    /// change creates the file. Blocks on the file system.
     ///
     /// # Errors
     /// [`StoreError::Io`] or [`StoreError::Damaged`].
@@ -78,7 +81,8 @@ impl FileStore {
         store.file.read_file().map(|_| store)
     }
 
-    /// Opens a file read-only, so every change is rejected. Blocks.
+    /// Opens a file read-only. Every change fails with [`StoreError::ReadOnly`]. Blocks on the file
+    /// system.
     ///
     /// # Errors
     /// [`StoreError::Io`], including a missing file, or [`StoreError::Damaged`].
@@ -125,7 +129,9 @@ impl FileStore {
         tokio::task::spawn_blocking(move || work(&file))
             .await
             .map_err(|_| {
-                StoreError::Unavailable("a task that works on the file ended early".into())
+                StoreError::Unavailable(
+                    "the work on the state file ended early; see the log".into(),
+                )
             })?
     }
 }
@@ -145,7 +151,7 @@ impl FileState {
         let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
         match read {
             Err(error) if error.kind() == ErrorKind::InvalidData => {
-                return Err(self.damaged("not text".into()));
+                return Err(self.damaged("not UTF-8".into()));
             }
             read => read.map_err(io_error(&self.path))?,
         };
@@ -211,8 +217,9 @@ impl FileState {
                 }
                 Err(TryLockError::WouldBlock) => {
                     return Err(StoreError::Unavailable(format!(
-                        "another process holds {}",
-                        path.display()
+                        "another process has locked {} for {} seconds; retry when its change has ended",
+                        path.display(),
+                        LOCK_WAIT_MAX.as_secs()
                     )));
                 }
                 Err(TryLockError::Error(error)) => return Err(io_error(&path)(error)),
@@ -225,19 +232,19 @@ impl FileState {
         let temporary = self.path.with_added_extension("new");
         self.write_new(&temporary, bytes)
             .map_err(io_error(&temporary))?;
-        self.step()
+        self.before_step()
             .and_then(|()| fs::rename(&temporary, &self.path))
             .map_err(io_error(&self.path))?;
         let folder = folder_of(&self.path);
-        self.step()
+        self.before_step()
             .and_then(|()| File::open(folder)?.sync_all())
             .map_err(io_error(folder))?;
-        self.step().map_err(io_error(&self.path))
+        self.before_step().map_err(io_error(&self.path))
     }
 
     /// Writes a new file with `bytes` and syncs it.
     fn write_new(&self, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-        self.step()?;
+        self.before_step()?;
         // Removes a leftover of a killed writer, or a link that an attacker created to redirect
         // the write.
         match fs::remove_file(path) {
@@ -251,22 +258,22 @@ impl FileState {
             .mode(0o600)
             .open(path)?;
 
-        self.step()?;
+        self.before_step()?;
         file.write_all(bytes)?;
 
-        self.step()?;
+        self.before_step()?;
         file.sync_all()
     }
 
-    /// Runs before every step of a write and after the last step. Tests use this hook to end the
-    /// process.
+    /// Called before each step of a write and after the last one. Tests make a step fail here, as
+    /// if the process had ended.
     #[cfg(not(test))]
     #[expect(clippy::unused_self, reason = "tests count the steps of each store")]
-    fn step(&self) -> std::io::Result<()> {
+    fn before_step(&self) -> std::io::Result<()> {
         Ok(())
     }
     #[cfg(test)]
-    fn step(&self) -> std::io::Result<()> {
+    fn before_step(&self) -> std::io::Result<()> {
         self.steps.take_one()
     }
 

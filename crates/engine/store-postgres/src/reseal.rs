@@ -1,4 +1,4 @@
-//! Resealing of tokens, and parts that the resealing of tokens and of objects share.
+//! Resealing of tokens, and the code that resealing of tokens and of objects share.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,19 +10,21 @@ use crate::rows::{self, columns, map_numbers, read_column, read_key, row_fault};
 use crate::sqlstate::SqlFault;
 use sealwire_store::{MapId, Page, Reseal, Row, SCAN_BYTES, StoreError, TokenId};
 
-/// Maximum rows that a page looks at.
+/// Maximum number of rows that a statement examines for one page.
 const LOOK_MAX: usize = 10_000;
-/// Minimum rows that a page of rows of other keys looks at.
+/// Minimum number of rows that a statement examines for a page of rows of other keys.
 const LOOK_MIN: usize = 1_000;
 
-/// Returns the number of rows to look at for `limit` rows of other keys. At the start of a walk
-/// most rows match, so few more than `limit` suffice. At the end of a walk few rows match.
+/// Returns the number of rows to examine for at most `limit` rows of other keys. At the start of a
+/// rewrap, most rows match, so few more than `limit` suffice. At its end, few rows match, and a
+/// page of many examined rows needs fewer statements.
 pub(super) fn look_of(limit: usize) -> usize {
     limit.saturating_mul(4).clamp(LOOK_MIN, LOOK_MAX)
 }
 
-/// Counts the rows of a table by an expression, among `$4` rows after the id `$3`. Every line has a
-/// value and its count, the number of rows that were looked at, and the last of their ids.
+/// Builds a statement that examines `$4` rows of app `$1` and collection `$2` after the id `$3` and
+/// counts them by the expression `$key`. Each line has a value of the expression, its count, the
+/// number of all examined rows, and the last id of them.
 macro_rules! count {
     ($table:literal, $key:expr) => {
         concat!(
@@ -40,7 +42,8 @@ macro_rules! count {
 }
 pub(super) use count;
 
-/// The number of the key version of a token row, in 4 bytes.
+/// The number of the key version that sealed a token row, 4 bytes big-endian: bytes 2 to 5 of the
+/// sealed content. Content that is too short has number 0.
 macro_rules! key_number {
     () => {
         r"CASE WHEN octet_length(t.sealed) < 5 THEN '\x00000000'::bytea ELSE substring(t.sealed FROM 2 FOR 4) END"
@@ -49,10 +52,11 @@ macro_rules! key_number {
 
 pub(super) static COUNT_KEYS: &str = count!("sealwire.tokens", key_number!());
 
-/// `$5`: the number that the rows must not have. `$6`: maximum number of rows. `$7`: a row is not
-/// returned if the preceding rows have at least this many sealed bytes. Every line has the number
-/// of rows that were looked at, the last of their ids, and the number of matching rows, at most
-/// `$6`.
+/// `$1`, `$2`: app and collection. `$3`: rows start after this id. `$4`: number of rows to examine.
+/// `$5`: rows of this key number are skipped. `$6`: maximum number of rows. `$7`: limit in bytes; a
+/// row is not returned if those before it in the page have at least this many sealed bytes. Each
+/// line has the number of examined rows, the last id of them, and the number of matching rows, at
+/// most `$6`, then the row.
 pub(super) static OTHER_KEYS: &str = concat!(
     "WITH looked AS MATERIALIZED (
         SELECT t.id, octet_length(t.sealed) AS bytes, (",
@@ -73,8 +77,9 @@ pub(super) static OTHER_KEYS: &str = concat!(
     ) g ON true ORDER BY g.id"
 );
 
-/// `$3` to `$5`: ids, old and new contents, in the order of ids, so that concurrent statements wait
-/// for each other and do not deadlock. Returns the ids that have the new content.
+/// `$1`, `$2`: app and collection. `$3` to `$5`: ids, old contents and new contents, sorted by id,
+/// so that concurrent statements wait for each other and do not deadlock. Returns the ids of the
+/// rows that have the new content, also those that an earlier attempt changed.
 pub(super) static RESEAL: &str = "WITH done AS (
         UPDATE sealwire.tokens t SET sealed = i.new
         FROM unnest($3::bytea[], $4::bytea[], $5::bytea[]) AS i(id, old, new)
@@ -94,7 +99,7 @@ pub(super) struct ResealColumns<'a> {
 }
 
 impl<'a> ResealColumns<'a> {
-    /// Converts ids, old and new contents, in the order of ids.
+    /// Splits rows of id, old content and new content into columns, sorted by id.
     pub(super) fn from_unsorted(
         rows: impl Iterator<Item = (&'a [u8; 16], &'a [u8], &'a [u8])>,
     ) -> Self {
@@ -113,7 +118,8 @@ impl<'a> ResealColumns<'a> {
 /// A page of counts by a value of `N` bytes.
 type KeyCounts<const N: usize> = Page<BTreeMap<[u8; N], u64>, [u8; 16]>;
 
-/// Reads the lines of a statement of [`count!`].
+/// Builds a page of counts from the lines of a statement of [`count!`]. `look` is the number of
+/// rows that the statement was to examine: if it examined as many, there can be more.
 pub(super) fn build_count_page<const N: usize>(
     lines: &[Line],
     look: usize,
@@ -137,7 +143,7 @@ pub(super) fn build_count_page<const N: usize>(
     Ok(page)
 }
 
-/// Returns, for each id, true if the column at `at` contains the id.
+/// Returns, for each of `ids`, whether a line has it in the column at index `at`.
 pub(super) fn find_resealed(
     lines: &[Line],
     at: usize,
@@ -167,7 +173,8 @@ fn build_page(lines: &[Line], look: usize, limit: usize) -> Result<Page<Vec<Row>
         }
         let is_cut = page.found.len() == limit || (page.found.len() as i64) < chosen;
         page.next = match page.found.last() {
-            // The statement looked at further matching rows but did not return them.
+            // The page is full or cut at its byte limit, so the next page starts after its last
+            // row.
             Some(last) if is_cut => Some(last.id),
             _ if looked == look as i64 => Some(TokenId(read_key(line, 1)?)),
             _ => None,
@@ -194,8 +201,8 @@ impl PostgresStore {
                 let (app, collection) = map_numbers(map)?;
                 let after = start_after(&after);
                 let limit = limit.clamp(1, LOOK_MAX);
-                let look = limit as i64;
-                let params: [&(dyn ToSql + Sync); 4] = [&app, &collection, &after, &look];
+                let look_param = limit as i64;
+                let params: [&(dyn ToSql + Sync); 4] = [&app, &collection, &after, &look_param];
                 let lines = store
                     .query_by(deadline, &store.shared.slow, true, COUNT_KEYS, &params)
                     .await?;
@@ -230,11 +237,18 @@ impl PostgresStore {
                 let after = start_after(&after);
                 let limit = limit.clamp(1, LOOK_MAX);
                 let look = look_of(limit);
-                let looks = look as i64;
-                let limits = limit as i64;
+                let look_param = look as i64;
+                let limit_param = limit as i64;
                 let bytes = SCAN_BYTES as i64;
-                let params: [&(dyn ToSql + Sync); 7] =
-                    [&app, &collection, &after, &looks, &number, &limits, &bytes];
+                let params: [&(dyn ToSql + Sync); 7] = [
+                    &app,
+                    &collection,
+                    &after,
+                    &look_param,
+                    &number,
+                    &limit_param,
+                    &bytes,
+                ];
                 let lines = store
                     .query_by(deadline, &store.shared.slow, true, OTHER_KEYS, &params)
                     .await?;

@@ -1,4 +1,4 @@
-//! A database connection: opened to the first address that accepts writes, configured, and with its
+//! A connection to the first database server that accepts writes, with its session settings and its
 //! prepared statements.
 
 use std::collections::HashMap;
@@ -27,9 +27,9 @@ pub(super) type Link = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<S
 /// Parameters of a statement.
 pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 
-/// Forces index plans regardless of statistics. A plan that was cached for an empty table would be
-/// far too slow for a table with millions of rows. JIT is off because the resulting cost estimates
-/// would trigger compilation.
+/// Forces index plans regardless of statistics. Otherwise a plan that was cached while a table was
+/// empty would read the whole table later. JIT is off, because the high costs that these settings
+/// cause would start a compilation for each query.
 pub(super) const PLANNER: &str = "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; \
     SET plan_cache_mode = force_generic_plan";
 
@@ -38,7 +38,7 @@ pub(super) const PLANNER: &str = "SET enable_seqscan = off; SET enable_hashjoin 
 const DURABLE: &str = "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') \
     WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)";
 
-/// Reason for a failed connection attempt.
+/// The reason why no connection was opened.
 #[derive(Debug)]
 pub(super) struct NoSession {
     pub(super) error: StoreError,
@@ -46,9 +46,11 @@ pub(super) struct NoSession {
     pub(super) needs_operator: bool,
 }
 
-/// A connection in use. Statements can overlap; responses arrive in the order of sending.
+/// An open connection. Several statements can be sent before the first response; the server
+/// responds in the order of the statements.
 pub(super) struct Session {
     client: Client,
+    /// Prepared statements by the address of their text.
     prepared: Mutex<HashMap<usize, Statement>>,
     abandon_signal: Notify,
     abandoned: AtomicBool,
@@ -56,11 +58,13 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Connects to the first target from index `from` that accepts writes, and stores its index in
-    /// `from`. Takes at most the timeout of the options. Cancel-safe.
+    /// Connects to the first target that accepts writes, starting at index `target_index`, and
+    /// stores its index in `target_index`. The attempts take at most `timeout` of the options
+    /// together, in equal parts. The reading of certificate and password files before has no time
+    /// limit. Cancel-safe.
     pub(super) async fn open(
         settings: &Arc<Settings>,
-        from: &mut usize,
+        target_index: &mut usize,
     ) -> Result<(Self, Link), NoSession> {
         let files = Arc::clone(settings);
         let files = tokio::task::spawn_blocking(move || {
@@ -80,7 +84,7 @@ impl Session {
         let target_timeout = settings.options.timeout / count as u32;
         let mut failures = Vec::new();
         let mut needs_operator = true;
-        for at in (0..count).map(|step| (*from + step) % count) {
+        for at in (0..count).map(|step| (*target_index + step) % count) {
             let target = &settings.targets[at];
             let config = connect_config(settings, target, password.as_deref());
             match timeout(
@@ -90,7 +94,7 @@ impl Session {
             .await
             {
                 Ok(Ok((client, link, is_distributed))) => {
-                    *from = at;
+                    *target_index = at;
                     let session = Self {
                         client,
                         prepared: Mutex::default(),
@@ -108,7 +112,7 @@ impl Session {
                 }
                 Err(_) => {
                     failures.push(format!(
-                        "{target}: no answer in {} ms",
+                        "{target}: no response within {} ms; check the address and the network",
                         target_timeout.as_millis()
                     ));
                     needs_operator = false;
@@ -132,14 +136,14 @@ impl Session {
         self.is_distributed
     }
 
-    /// Abandons the connection. The worker replaces it, and pending statements fail.
+    /// Abandons the connection: pending statements fail, and the worker opens another connection.
     pub(super) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Release);
         self.abandon_signal.notify_one();
     }
 
-    /// Returns true if the connection was abandoned. Nothing more must be sent, because the
-    /// connection can be inside a transaction.
+    /// Returns true if the connection was abandoned. Then no statement must be sent: it could
+    /// become part of a transaction that is still open.
     pub(super) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Acquire)
     }
@@ -158,7 +162,8 @@ impl Session {
     }
 
     async fn prepare_statement(&self, sql: &'static str) -> Result<Statement, Error> {
-        // Statement texts are statics, so that their address identifies them.
+        // Every statement text is a `static`, so its address identifies it. A `const` can have
+        // several.
         let key = sql.as_ptr().addr();
         let known = self
             .prepared
@@ -219,8 +224,8 @@ impl Session {
             .map_err(|error| self.classify_error(error))
     }
 
-    /// Classifies an error. Citus reports a worker that is lost during a commit as an internal
-    /// error, although the commit may have taken effect.
+    /// Classifies an error. If Citus loses a worker during a commit, it reports an internal error,
+    /// although the commit can have taken effect. The outcome then counts as unknown.
     fn classify_error(&self, error: Error) -> SqlFault {
         let is_internal = error.code() == Some(&SqlState::INTERNAL_ERROR);
         if self.is_distributed && is_internal {
@@ -342,7 +347,7 @@ fn describe_with_advice(
         }
         None if what.contains("does not support TLS") => {
             format!(
-                "{what}: enable ssl on the server; postgres.tls = \"off\" is for sockets and loopback addresses only"
+                "{what}: set ssl = on at the server; postgres.tls = \"off\" is only for Unix sockets and loopback addresses"
             )
         }
         None => match certificate_fault(error) {
@@ -363,7 +368,9 @@ fn describe_with_advice(
                     "{what}: use a host name of the server's certificate in postgres.url, not {target}"
                 )
             }
-            Some(_) => format!("{what}: replace the server's certificate"),
+            Some(_) => format!(
+                "{what}: the certificate of {target} is not valid; install a valid one there"
+            ),
             None => return (what, false),
         },
     };

@@ -1,6 +1,6 @@
 //! In-memory stores for tests and benchmarks, without delays or failures.
 //!
-//! The content does not survive the process, so no mode of the engine uses this store.
+//! The content is lost when the process ends, so no `state.mode` of the engine uses this store.
 
 mod control;
 mod objects;
@@ -15,11 +15,10 @@ use tokens::Maps;
 
 use crate::{MapId, Page};
 
-/// Maximum number of rows or objects that one page of a list looks at.
+/// Maximum number of rows or objects that are examined for one page of a list.
 const LOOK_MAX: usize = 1_024;
 
-/// Holds all content until it is dropped. A clone is another handle on the shared state, like that
-/// of another process.
+/// An in-memory store. Clones share the content, as several engines share a database.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStore {
     control: control::Handle,
@@ -27,8 +26,8 @@ pub struct MemoryStore {
     objects: Arc<Mutex<Collections>>,
 }
 
-/// Looks at up to `look` rows of a map, starting at `from`. Returns the first `limit` rows that
-/// `wanted` accepts.
+/// Examines at most `look` rows of a map, starting at `from`, and returns the first `limit` rows
+/// that `wanted` accepts. `next` is the id of the last examined row if the map has more rows.
 fn page<I: Copy + Ord, R: Clone>(
     rows: &BTreeMap<(MapId, I), R>,
     map: MapId,

@@ -1,8 +1,8 @@
 //! Resealing: the content of rows is sealed again under another key version, and the rest of the
 //! row does not change.
 //!
-//! A row is replaced by compare-and-set. So a concurrent change of the row is never overwritten,
-//! and a retry is safe.
+//! The content of a row is replaced by compare-and-set: only if it is still the content that was
+//! read. A concurrent change is therefore never overwritten, and a retry is safe.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::{Page, fits_scan_bytes};
 
-/// Maximum number of rows per operation.
+/// Maximum number of rows per call of `reseal` or `reseal_objects`.
 pub const RESEAL_ROWS_MAX: usize = 500;
 
 /// A row's sealed content, before and after. `I` is the type of the row's id.
@@ -34,8 +34,8 @@ impl<I: fmt::Debug> fmt::Debug for Reseal<I> {
 }
 
 impl<I> Reseal<I> {
-    /// Returns the effect on a row that has the content `stored`. Returns `None` if the row must
-    /// not change.
+    /// Returns the effect on a row that has the content `stored`. Returns `None` if the row has
+    /// another content than `old` and `new`, because a concurrent request changed it.
     #[must_use]
     pub fn effect(&self, stored: &[u8]) -> Option<ResealEffect> {
         if stored == self.new {
@@ -50,12 +50,12 @@ impl<I> Reseal<I> {
 pub enum ResealEffect {
     /// The row gets the new content.
     Replace,
-    /// The row already has the new content, because a request was repeated.
+    /// The row already has the new content, because an earlier attempt wrote it.
     Present,
 }
 
-/// Cuts a page when its rows exceed [`SCAN_BYTES`](crate::SCAN_BYTES). Keeps at least one row if
-/// the page has any.
+/// Cuts a page after the row with which its bytes reach [`SCAN_BYTES`](crate::SCAN_BYTES), and lets
+/// the next page start after that row. Keeps at least one row if the page has any.
 pub fn fit_page<R, I>(
     mut page: Page<Vec<R>, I>,
     bytes: impl Fn(&R) -> usize,

@@ -26,7 +26,7 @@ pub struct Telemetry {
 impl Telemetry {
     /// Returns the body of `/metrics`.
     pub fn exposition(&self) -> String {
-        self.metrics.readiness(&self.readiness);
+        self.metrics.update_readiness(&self.readiness);
         self.metrics.encode()
     }
 }

@@ -1,9 +1,9 @@
 //! Metrics of an engine, in the OpenMetrics text format that Prometheus reads.
 //!
-//! Labels are closed enums, or names of providers in the configuration: no app, key, principal or
-//! value ever becomes a label, so the number of series is fixed at start. Every series exists from
-//! the start, at zero. Handles are resolved once, by array index, so the hot path never looks up a
-//! label in a map.
+//! Values of labels come from closed enums, or are names of providers in the configuration. No app,
+//! key, principal or value becomes a label, so the number of series is fixed at start. Every series
+//! exists from the start, except those of provider `?`, which appear with the first slots. An
+//! update finds its series by array index, not in a map.
 //!
 //! Queue time and processing time are two histograms: the first one shows that the engine is full,
 //! the second one that it is slow.
@@ -50,13 +50,14 @@ pub use labels::{
 };
 pub use reference::reference;
 
-/// Upper bounds of the histograms' buckets, in seconds: 50 us to 30 s, the default deadline.
+/// Upper bounds of the buckets of times, in seconds: from 50 us to 30 s, which is the default of
+/// `limits.deadline_ms_default`.
 const SECONDS: [f64; 16] = [
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
     1.0, 5.0, 30.0,
 ];
 
-/// Upper bounds of buckets for how wrong a prediction was, in factors of two.
+/// Upper bounds of the buckets of actual divided by predicted time, each twice the one before.
 const RATIOS: [f64; 11] = [
     0.031_25, 0.062_5, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0,
 ];
@@ -74,8 +75,8 @@ pub struct RequestReport {
     pub method: MethodLabel,
     /// Outcome.
     pub code: ResponseCode,
-    /// Durations, if the job finished. Requests that never ran would pull the histograms towards
-    /// zero.
+    /// Durations, if a job ran to its end. Other requests are not in the histograms of times, which
+    /// they would pull towards zero.
     pub times: Option<RequestTimes>,
 }
 
@@ -88,10 +89,10 @@ pub struct RequestTimes {
     pub queue: Duration,
     /// Processing time, without pauses.
     pub work: Duration,
-    /// Predicted time at admission.
+    /// Queue and processing time that was predicted when the request was offered to the scheduler.
     pub predicted: Duration,
-    /// Measured time since admission. `None` if the request was offered before all of it had
-    /// arrived.
+    /// Time since the request was offered to the scheduler. `None` if it was offered before all of
+    /// it had arrived, or if a part of the time was spent in the store.
     pub took: Option<Duration>,
 }
 
@@ -102,11 +103,11 @@ pub struct AppGauges {
     pub generation: u64,
     /// Number of apps.
     pub apps: usize,
-    /// Number of cached key schedules, of cache hits and of cache misses.
+    /// The open key cache: number of entries, of hits and of misses.
     pub opened: (usize, u64, u64),
     /// Number of database connections that are up, and of those that are down.
     pub links: (usize, usize),
-    /// True while an older state that was put back is served.
+    /// True while an older control state, such as a restored backup, is served without changes.
     pub rolled_back: bool,
 }
 
@@ -128,7 +129,7 @@ metrics! {
         tokens: ByLabel<TokenLabel, Counter> = "sealwire_tokens_total";
         /// Response time of the token store
         store_seconds: ByLabel<StoreLabel, Histogram> = "sealwire_store_seconds", SECONDS;
-        /// Longest wait of a request for its store batch
+        /// Wait of the request that waited longest for its store batch, per batch
         store_wait_seconds: ByLabel<StoreLabel, Histogram> = "sealwire_store_wait_seconds", SECONDS;
         /// Delay of writes by the write throttle
         store_throttle_seconds: Histogram = "sealwire_store_throttle_seconds", SECONDS;
@@ -136,7 +137,8 @@ metrics! {
         uncommitted_rows: Gauge64 = "sealwire_store_uncommitted_rows";
         /// Rows or keys per store batch
         store_batch_items: ByLabel<StoreLabel, Histogram> = "sealwire_store_batch_items", ITEMS;
-        /// Rows, bytes and keys that wait for a store batch; writers: throttled requests
+        /// Rows, bytes and keys that wait for a store batch; writers: requests that the write
+        /// throttle delays
         store_waiting: ByLabel<WaitingLabel, Gauge> = "sealwire_store_waiting";
         /// Failed operations of the token store
         store_failures: ByLabel<StoreLabel, Counter> = "sealwire_store_failures_total";
@@ -144,7 +146,7 @@ metrics! {
         pub sweeps: SweepMetrics;
         /// Decisions on permissions.
         pub access: AccessMetrics;
-        /// Small requests whose work a network thread did itself (schedule.inline_us)
+        /// Parts of requests that a network thread processed itself (schedule.inline_us)
         pub calls_inline: Counter = "sealwire_requests_inline_total";
         /// Pauses in reading connections of principals above limits.rejected_per_s_max
         read_pauses: Counter = "sealwire_read_pauses_total";
@@ -154,7 +156,7 @@ metrics! {
         response_bytes: Counter = "sealwire_reply_bytes_total";
         /// Time from a request's last byte to its first slice
         queue_seconds: ByLabel<ClassLabel, Histogram> = "sealwire_request_queue_seconds", SECONDS;
-        /// Processing time of a request on crypto threads
+        /// Processing time of a request, on crypto threads or inline on a network thread
         work_seconds: ByLabel<ClassLabel, Histogram> = "sealwire_request_processing_seconds", SECONDS;
         /// Predicted queue and processing time of a request
         predicted_seconds: ByLabel<ClassLabel, Histogram> = "sealwire_predicted_seconds", SECONDS;
@@ -162,11 +164,13 @@ metrics! {
         prediction_ratio: Histogram = "sealwire_prediction_ratio", RATIOS;
         /// Requests rejected as overloaded
         rejections: ByLabel<RejectionLabel, Counter> = "sealwire_rejections_total";
-        /// Remaining admitted work, in seconds of one crypto thread; class: remaining size
+        /// Remaining work of admitted requests, in seconds of one crypto thread; class: size class
+        /// of the remaining work of a request
         backlog_seconds: ByLabel<ClassLabel, Gauge64> = "sealwire_backlog_seconds";
         /// Requests that wait for admission
         requests_waiting: ByLabel<ClassLabel, Gauge> = "sealwire_requests_waiting";
-        /// Estimated divided by actual time of work; below 1: the machine is busy with other work
+        /// Estimated divided by actual processing time; below 1: the machine is slower than
+        /// estimated, for example busy with other programs
         speed: Gauge64 = "sealwire_speed_ratio";
         /// Principals with requests in the scheduler now or recently
         active_clients: Gauge = "sealwire_active_clients";
@@ -175,11 +179,12 @@ metrics! {
         /// Bytes held for requests and responses, limited by schedule.memory_mib
         bytes_in_flight: Gauge = "sealwire_bytes_in_flight";
 
-        // Not plain `sealwire_connections`: OpenMetrics would take it for the family of the counter
-        // below.
-        /// Open connections, limited by limits.connections_max
+        // The name is not `sealwire_connections`, because OpenMetrics would take it for the family
+        // of the counter below.
+        /// Open connections of all listeners; those of the data and HTTP listeners are limited by
+        /// limits.connections_max
         pub connections: Gauge = "sealwire_connections_open";
-        /// Incoming connections
+        /// Connections that arrived on a TLS listener, by their outcome
         connections_by_outcome: ByLabel<ConnectionOutcome, Counter> = "sealwire_connections_total";
         /// Requests stopped early
         cancels: ByLabel<CancelReason, Counter> = "sealwire_cancels_total";
@@ -192,7 +197,8 @@ metrics! {
         certificate_remaining: ByLabel<CertificateLabel, Gauge64> = "sealwire_certificate_remaining_seconds";
         /// Reloads of changed certificate files
         certificate_reloads: ByLabel<ReloadLabel, Counter> = "sealwire_certificate_reloads_total";
-        /// 1 while changed certificate files do not load; the previous ones stay in use
+        /// 1 while changed certificate files cannot be loaded, so that the previous ones stay in
+        /// use, else 0
         certificate_files_rejected: Gauge = "sealwire_certificate_files_rejected";
         /// Connections closed because of their client certificate
         disconnected_clients: ByLabel<DisconnectLabel, Counter> = "sealwire_disconnected_clients_total";
@@ -202,7 +208,8 @@ metrics! {
         failing: ByLabel<Condition, Gauge> = "sealwire_health_check_failing";
         /// Generation of the control state; engines of one store differ only briefly
         generation: Gauge = "sealwire_generation";
-        /// 1 while an older control state that was put back is served without changes, else 0
+        /// 1 while an older control state, such as a restored backup, is served without changes,
+        /// else 0
         rolled_back: Gauge = "sealwire_control_state_rolled_back";
         /// Served apps
         apps: Gauge = "sealwire_apps";
@@ -248,8 +255,8 @@ metrics! {
         served: State<Probe<AppGauges>>;
         /// Reads the state of the audit log.
         audit: State<Probe<sealwire_audit::TrailState>>;
-        /// Time of the first expiry among the certificates or lists of a kind, in seconds since
-        /// 1970.
+        /// Time at which the first certificate or revocation list of each kind expires, in seconds
+        /// since 1970 UTC.
         certificate_expiries: State<[AtomicI64; CertificateLabel::ALL.len()]>;
         /// The registry.
         registry: State<Registry>;
@@ -289,7 +296,7 @@ impl Metrics {
         }
     }
 
-    /// Creates the metrics of an engine with one provider, for documents and checks of them.
+    /// Creates the metrics of an engine with one provider, for `docs/metrics.md` and tests.
     #[must_use]
     pub fn example() -> Self {
         let metrics = Self::new();
@@ -359,22 +366,22 @@ impl Metrics {
     }
 
     /// Counts key agreements to open fields.
-    pub fn key_agreements(&self, thread: AgreementLabel, agreements: u64) {
+    pub fn count_key_agreements(&self, thread: AgreementLabel, agreements: u64) {
         self.key_agreements.of(thread).inc_by(agreements);
     }
 
-    /// Counts fields that did not open and name this suite.
-    pub fn fields_cannot_open(&self, suite: SuiteLabel, fields: u64) {
+    /// Counts fields with the name of this suite that did not open.
+    pub fn count_unopened_fields(&self, suite: SuiteLabel, fields: u64) {
         self.cannot_open.of(suite).inc_by(fields);
     }
 
     /// Counts masked fields.
-    pub fn fields_masked(&self, by: MaskLabel, fields: u64) {
+    pub fn count_masked_fields(&self, by: MaskLabel, fields: u64) {
         self.masked.of(by).inc_by(fields);
     }
 
     /// Counts tokens with this outcome.
-    pub fn tokens(&self, outcome: TokenLabel, tokens: u64) {
+    pub fn count_tokens(&self, outcome: TokenLabel, tokens: u64) {
         self.tokens.of(outcome).inc_by(tokens);
     }
 
@@ -406,13 +413,13 @@ impl Metrics {
         self.uncommitted_rows.set(pressure.dirty);
     }
 
-    /// Counts a request that was rejected as overload. [`Self::count_request`] counts the request, too.
+    /// Counts a rejection for overload. [`Self::count_request`] also counts the request.
     pub fn count_rejection(&self, reason: RejectionLabel) {
         self.rejections.of(reason).inc();
     }
 
     /// Records how long the write throttle delayed a request.
-    pub fn throttled(&self, waited: Duration) {
+    pub fn observe_throttle(&self, waited: Duration) {
         self.store_throttle_seconds.observe(waited.as_secs_f64());
     }
 
@@ -483,7 +490,7 @@ impl Metrics {
     }
 
     /// Updates the gauges of readiness.
-    pub fn readiness(&self, readiness: &Readiness) {
+    pub fn update_readiness(&self, readiness: &Readiness) {
         self.ready.set(readiness.state().is_ready().into());
         for (gauge, condition) in self.failing.iter().zip(Condition::ALL) {
             gauge.set(readiness.is_failing(condition).into());
@@ -496,21 +503,21 @@ impl Metrics {
         self.connections_by_outcome.of(outcome).inc();
     }
 
-    /// Sets the time of the first expiry among the certificates or lists of a kind in use, in
-    /// seconds since 1970. `None`: they never expire.
+    /// Sets the time at which the first certificate or revocation list of a kind expires, in
+    /// seconds since 1970 UTC. `None`: none expires.
     pub fn set_certificate_expiry(&self, of: CertificateLabel, expiry: Option<i64>) {
         self.certificate_expiries[of as usize].store(expiry.unwrap_or(NEVER), Ordering::Relaxed);
     }
 
     /// Counts a reload of certificate files. Rejected files stay rejected until they change.
-    pub fn certificate_files(&self, outcome: ReloadLabel) {
+    pub fn count_certificate_reload(&self, outcome: ReloadLabel) {
         self.certificate_reloads.of(outcome).inc();
         self.certificate_files_rejected
             .set(i64::from(outcome == ReloadLabel::Refused));
     }
 
     /// Records that the rejected files were replaced by those in use.
-    pub fn certificate_files_back(&self) {
+    pub fn accept_certificate_files(&self) {
         self.certificate_files_rejected.set(0);
     }
 
@@ -540,7 +547,7 @@ impl Metrics {
     }
 
     /// Counts a pause in reading requests of a principal.
-    pub fn read_paused(&self) {
+    pub fn count_read_pause(&self) {
         self.read_pauses.inc();
     }
 
@@ -653,10 +660,10 @@ mod tests {
             }),
         });
         metrics.count_fields(Method::Encrypt.into(), 30);
-        metrics.fields_masked(MaskLabel::Role, 6);
-        metrics.key_agreements(AgreementLabel::IdleThread, 7);
-        metrics.fields_cannot_open(SuiteLabel::Secp256k1, 2);
-        metrics.tokens(TokenLabel::Reused, 4);
+        metrics.count_masked_fields(MaskLabel::Role, 6);
+        metrics.count_key_agreements(AgreementLabel::IdleThread, 7);
+        metrics.count_unopened_fields(SuiteLabel::Secp256k1, 2);
+        metrics.count_tokens(TokenLabel::Reused, 4);
         metrics.observe_store_request(StoreLabel::Sweep, Duration::from_millis(2), false);
         metrics.observe_batch(&BatchStats {
             kind: sealwire_store::Kind::Write,
@@ -667,7 +674,7 @@ mod tests {
             waited: Duration::from_millis(1),
             took: Duration::from_millis(2),
         });
-        metrics.throttled(Duration::from_millis(1));
+        metrics.observe_throttle(Duration::from_millis(1));
         metrics.watch_token_store(Box::new(|| {
             (
                 Waiting {
@@ -717,9 +724,9 @@ mod tests {
         let readiness = Readiness::default();
         readiness.enter(crate::readiness::Phase::Ready);
         readiness.set(Condition::Store, false);
-        metrics.readiness(&readiness);
+        metrics.update_readiness(&readiness);
         metrics.set_certificate_expiry(CertificateLabel::ClientCrl, Some(1_000));
-        metrics.certificate_files(ReloadLabel::Refused);
+        metrics.count_certificate_reload(ReloadLabel::Refused);
         metrics.count_disconnects(DisconnectLabel::Revoked, 3);
         assert!(
             value(

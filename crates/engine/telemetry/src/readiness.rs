@@ -53,7 +53,7 @@ impl Condition {
             Self::Store => "store",
             Self::Permissions => "permissions",
             Self::Certificate => "server certificate",
-            Self::Audit => "audit trail",
+            Self::Audit => "audit log",
             Self::ControlState => "control state",
             Self::Unsealed => "sealed",
         }
@@ -65,7 +65,7 @@ impl Condition {
             Self::Store => "store",
             Self::Permissions => "permissions",
             Self::Certificate => "server_certificate",
-            Self::Audit => "audit_trail",
+            Self::Audit => "audit_log",
             Self::ControlState => "control_state",
             Self::Unsealed => "sealed",
         }

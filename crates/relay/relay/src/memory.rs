@@ -1,10 +1,10 @@
 //! Memory for bodies. An exchange reserves memory as bytes arrive, within the shares of its
 //! connection and of its client.
 //!
-//! A client leaves a part of the memory that other clients do not use. A body that does not fit
-//! into an empty share is too large. Announced lengths reserve nothing. The unit is small compared
-//! with a body, so the reserved memory is about the bytes that were read plus the decoder's own
-//! memory.
+//! A client must leave free a part of the memory that other clients do not use (see
+//! [`leaves_enough_for_others`]). A body that is larger than a whole share is rejected as too
+//! large. A `Content-Length` reserves nothing: memory is reserved when bytes arrive, and for the
+//! decoder. The unit of 4 KiB is small compared with a body.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::error::Reason;
 use crate::shares::leaves_enough_for_others;
 
-/// Unit of the semaphores in bytes. A semaphore counts to 2^29 on 32-bit machines.
+/// Unit of the semaphores in bytes. On 32-bit machines a semaphore has at most 2^29 permits, which
+/// would limit a budget to 512 MiB if a permit were one byte.
 const UNIT: usize = 4 << 10;
 
 /// A bounded amount of memory.
@@ -22,7 +23,8 @@ pub struct Budget {
     units: Arc<Semaphore>,
     /// Number of all units.
     total: usize,
-    /// Detail of the failure when the budget is in use, or the client must leave the rest to others.
+    /// Detail of [`Reason::Busy`] if the budget is used up, or if the client must leave the rest to
+    /// other clients.
     exceeded: &'static str,
 }
 
@@ -36,7 +38,8 @@ impl Budget {
         )
     }
 
-    /// Wraps a semaphore that counts the units of a budget of `bytes` bytes.
+    /// Creates a budget of `bytes` bytes over a semaphore that other budgets share. The semaphore
+    /// must have been created with [`Budget::count_units`] of `bytes`.
     pub fn with_semaphore(units: Arc<Semaphore>, bytes: usize, exceeded: &'static str) -> Self {
         Self {
             units,
@@ -45,12 +48,13 @@ impl Budget {
         }
     }
 
-    /// Returns the number of units of a budget of `bytes` bytes.
+    /// Returns the number of units of a budget of `bytes` bytes, rounded down, at least 1.
     pub fn count_units(bytes: usize) -> usize {
         (bytes / UNIT).clamp(1, Semaphore::MAX_PERMITS)
     }
 
-    /// Returns the used bytes of a budget of `bytes`.
+    /// Returns the number of reserved bytes. `bytes` must be the size with which the budget was
+    /// created.
     pub fn used_bytes(&self, bytes: usize) -> usize {
         (Self::count_units(bytes) - self.units.available_permits()) * UNIT
     }
@@ -76,7 +80,7 @@ impl Account {
     /// Creates an empty reservation.
     pub const fn new_reservation(self) -> Reservation {
         Reservation {
-            memory_account: self,
+            account: self,
             units: 0,
             permits: None,
         }
@@ -86,24 +90,25 @@ impl Account {
 /// Memory that a body has reserved so far. Dropping it releases the memory.
 #[derive(Debug)]
 pub struct Reservation {
-    memory_account: Account,
+    account: Account,
     units: usize,
     permits: Option<[OwnedSemaphorePermit; 3]>,
 }
 
 impl Reservation {
-    /// Reserves memory until at least `bytes` are reserved. Memory that is already reserved stays.
+    /// Raises the reservation to at least `bytes`. A larger reservation does not change.
     ///
     /// # Errors
-    /// [`Reason::Busy`] with the budget that is used up, or [`Reason::TooLarge`] if a share is
-    /// smaller than `bytes`. In both cases, nothing more is reserved.
+    /// [`Reason::TooLarge`] if the share of the connection or of the client is smaller than
+    /// `bytes`. [`Reason::Busy`] with the budget that is used up, or with the client's budget if
+    /// the client would not leave enough for others. In each case, the reservation does not change.
     pub fn grow_to(&mut self, bytes: usize) -> Result<(), Reason> {
         let units = bytes.div_ceil(UNIT);
         if units <= self.units {
             return Ok(());
         }
         let more = u32::try_from(units - self.units).unwrap_or(u32::MAX);
-        let [connection, client, process] = &self.memory_account.budgets;
+        let [connection, client, process] = &self.account.budgets;
         for (share, limit) in [
             (connection, "limits.connection_memory_bytes"),
             (client, "limits.client_memory_bytes"),

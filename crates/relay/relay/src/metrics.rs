@@ -1,5 +1,5 @@
-//! Metrics in the Prometheus text format. Label values come from closed sets: names of the
-//! configuration, and reasons.
+//! Metrics of the relay, in the OpenMetrics text format that Prometheus reads. Values of labels are
+//! names of the configuration, or come from closed sets.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-use sealwire_service::metrics::{BuildInfo, ByLabel, Gauge64, Open, Registrar, State, rows};
+use sealwire_service::metrics::{BuildInfo, ByLabel, Gauge64, OpenFamily, Registrar, State, rows};
 use sealwire_service::spans::{SpanMetrics, SpanOutcome};
 use sealwire_service::{label_set, metrics};
 
@@ -74,39 +74,40 @@ metrics! {
         /// The registry.
         registry: State<Registry>;
         /// Responses, by route, class of status, and reason of a failure
-        requests: Open<ResultLabels, Counter> = "sealwire_relay_requests_total";
+        requests: OpenFamily<ResultLabels, Counter> = "sealwire_relay_requests_total";
         /// Time from the head of a request to the end of its response
-        request_seconds: Open<RouteLabel, Histogram> = "sealwire_relay_request_seconds", SECONDS;
+        request_seconds: OpenFamily<RouteLabel, Histogram> = "sealwire_relay_request_seconds", SECONDS;
         /// Time of requests to the engine
-        engine_seconds: Open<ActionLabels, Histogram> = "sealwire_relay_engine_seconds", SECONDS;
+        engine_seconds: OpenFamily<ActionLabels, Histogram> = "sealwire_relay_engine_seconds", SECONDS;
         /// Values sent to the engine
-        values: Open<ActionLabels, Counter> = "sealwire_relay_values_total";
+        values: OpenFamily<ActionLabels, Counter> = "sealwire_relay_values_total";
         /// Requests to the engine that failed
-        engine_failures: Open<ActionLabels, Counter> = "sealwire_relay_engine_failures_total";
+        engine_failures: OpenFamily<ActionLabels, Counter> = "sealwire_relay_engine_failures_total";
         /// Batches whose values passed in the clear because the engine did not answer
-        failed_open: Open<RouteLabel, Counter> = "sealwire_relay_failed_open_total";
-        /// Open connections of clients
-        connections: Open<ListenerLabel, Gauge> = "sealwire_relay_connections";
-        /// Connections closed because limits.connections_max are open
-        rejected_connections: Open<ListenerLabel, Counter> = "sealwire_relay_rejected_connections_total";
+        failed_open: OpenFamily<RouteLabel, Counter> = "sealwire_relay_failed_open_total";
+        /// Open connections of clients, limited by limits.connections_max
+        connections: OpenFamily<ListenerLabel, Gauge> = "sealwire_relay_connections";
+        /// Connections closed at once because limits.connections_max connections are open
+        rejected_connections: OpenFamily<ListenerLabel, Counter> = "sealwire_relay_rejected_connections_total";
         /// TLS handshakes that failed
-        failed_handshakes: Open<ListenerLabel, Counter> = "sealwire_relay_failed_handshakes_total";
-        /// Bytes received from and sent to clients, TLS included
-        bytes: Open<DirectionLabels, Counter> = "sealwire_relay_client_bytes_total";
-        /// Tunnels that pass untouched
-        tunnels: Open<ListenerLabel, Counter> = "sealwire_relay_tunnels_total";
+        failed_handshakes: OpenFamily<ListenerLabel, Counter> = "sealwire_relay_failed_handshakes_total";
+        /// Bytes received from and sent to clients, TLS included; counted when a connection closes
+        bytes: OpenFamily<DirectionLabels, Counter> = "sealwire_relay_client_bytes_total";
+        /// CONNECT tunnels that the relay forwards without reading them
+        tunnels: OpenFamily<ListenerLabel, Counter> = "sealwire_relay_tunnels_total";
         /// Open WebSockets
         websockets: Gauge = "sealwire_relay_websockets";
-        /// Exchanges that run
+        /// Exchanges in progress: requests of clients without a complete response
         in_flight: Gauge = "sealwire_relay_in_flight";
-        /// Memory taken by bodies
+        /// Memory reserved for bodies, limited by limits.memory_bytes
         memory_bytes: Gauge = "sealwire_relay_memory_bytes";
         /// Time until the first certificate of a file expires; negative: expired. of: server,
-        /// client_ca; engine: the relay's certificate for the engine, without a listener
-        certificate_remaining: Open<CertificateLabels, Gauge64> = "sealwire_relay_certificate_remaining_seconds";
-        /// 1 if the certificate files of the listener changed and are rejected, so that the old
-        /// ones are in use
-        certificates_rejected: Open<ListenerLabel, Gauge> = "sealwire_relay_certificates_rejected";
+        /// client_ca, or engine: the certificate with which the relay connects to the engine (no
+        /// listener)
+        certificate_remaining: OpenFamily<CertificateLabels, Gauge64> = "sealwire_relay_certificate_remaining_seconds";
+        /// 1 while changed certificate files of the listener cannot be loaded, so that the previous
+        /// ones stay in use, else 0
+        certificates_rejected: OpenFamily<ListenerLabel, Gauge> = "sealwire_relay_certificates_rejected";
         /// 1 if an engine answered the last probe
         engine_ready: Gauge = "sealwire_relay_engine_ready";
         /// Spans; no_room: queue full, undelivered: not accepted by the collector, over_rate: above
@@ -114,7 +115,7 @@ metrics! {
         spans: ByLabel<SpanOutcome, Counter> = "sealwire_relay_spans_total";
         /// Spans queued or being sent
         spans_waiting: Gauge = "sealwire_relay_spans_waiting";
-        /// The program that runs
+        /// Version of the program
         pub build: BuildInfo = "sealwire_relay_build_info";
     }
 }
@@ -285,7 +286,7 @@ impl Metrics {
         GaugeGuard::new(self.websockets.clone())
     }
 
-    /// Sets the gauges of permits.
+    /// Sets the numbers of exchanges in progress and of reserved bytes.
     pub fn set_usage(&self, in_flight: usize, memory_bytes: usize) {
         self.in_flight
             .set(i64::try_from(in_flight).unwrap_or(i64::MAX));

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_series_exists_from_the_start_and_counts() {
+    fn series_exist_from_the_start_and_count() {
         let metrics = ProbeMetrics::new();
         let fresh = metrics.encode();
         for outcome in Outcome::NAMES {

@@ -104,7 +104,7 @@ fn under_way(callee: &impl Callee, options: &str) -> (Child, BufReader<ChildStde
 }
 
 #[test]
-fn each_kind_of_load_is_answered_by_an_engine_and_compared() {
+fn loads_of_all_kinds_are_served_by_an_engine_and_compared() {
     let engine = EngineProgram::start();
     for (options, classes) in [
         ("--rate 100 --fields 3", 1),
@@ -260,7 +260,7 @@ fn an_engine_that_is_not_there_or_goes_fails_the_load() {
 }
 
 #[test]
-fn no_process_of_a_load_outlives_it() {
+fn processes_of_a_load_end_with_it() {
     let null = Null::start(0);
     let (mut load, said) = under_way(&null, "--rate 200 --processes 3");
     load.kill().unwrap();

@@ -1,4 +1,4 @@
-//! Plots that compare the loads of a sweep of rates.
+//! Plots over the loads of a sweep: a series of runs at rising request rates.
 
 use super::chart::{Axis, Chart, LineStyle, Size};
 use super::html::Html;
@@ -9,26 +9,30 @@ use crate::results::{Run, Sweep};
 
 /// Latency quantiles that are drawn over the offered load.
 const QUANTILES: [f64; 3] = [0.5, 0.99, 0.999];
+/// Colour of the CPU plot. Smaller numbers are the colours of the quantiles in the plot beside it.
+const CPU_SERIES: usize = QUANTILES.len();
 
-/// Draws throughput, latency and CPU per field over the offered load.
+/// Draws throughput, latency and CPU per field over the offered load. `number` distinguishes the
+/// ids of the plots of several sweeps on one page.
 pub(crate) fn sweep(sweep: &Sweep, number: usize) -> Html {
+    // Sorted again, because a results file need not come from our generator.
     let mut runs: Vec<&Run> = sweep.runs.iter().collect();
     runs.sort_by(|a, b| a.totals.offered_per_s.total_cmp(&b.totals.offered_per_s));
     let mut html = Html::default();
     html.open("div", &[("class", &"plots")]);
-    html.add(&across(&figure(
+    html.add(&full_width(&figure(
         "Throughput against offered load",
-        "On the dotted line every call is answered. A ring: the generator was the limit there, not the engine.",
+        "On the dotted line every call is answered. A ring marks a load at which the generator was the limit, not the engine.",
         throughput(sweep, &runs, number),
     )));
     html.add(&figure(
         "Latency against offered load",
-        "Of all calls together, from the schedule.",
+        "Of all calls together, measured from the time at which each call was due.",
         latency(sweep, &runs, number),
     ));
     html.add(&figure(
         "CPU per field against offered load",
-        "CPU time of the engine for a field of a result.",
+        "CPU time of the engine per field of the results.",
         cpu_over_load(sweep, &runs, number),
     ));
     html.close("div").line();
@@ -36,7 +40,7 @@ pub(crate) fn sweep(sweep: &Sweep, number: usize) -> Html {
 }
 
 /// Wraps a figure so that it takes the full page width.
-fn across(figure: &Html) -> Html {
+fn full_width(figure: &Html) -> Html {
     let mut html = Html::default();
     html.open("div", &[("class", &"across")])
         .add(figure)
@@ -45,7 +49,8 @@ fn across(figure: &Html) -> Html {
     html
 }
 
-fn offered(runs: &[&Run]) -> Axis {
+/// Returns the axis of the offered load.
+fn load_axis(runs: &[&Run]) -> Axis {
     let scale = Scale::from_zero(runs.iter().map(|run| run.totals.offered_per_s));
     Axis {
         scale,
@@ -56,40 +61,49 @@ fn offered(runs: &[&Run]) -> Axis {
 
 fn throughput(sweep: &Sweep, runs: &[&Run], number: usize) -> Option<Html> {
     runs.first()?;
-    let x = offered(runs);
-    let most = runs.iter().map(|run| run.totals.ok_per_s);
+    let x = load_axis(runs);
+    let rates = runs.iter().map(|run| run.totals.ok_per_s);
     let y = Axis {
-        scale: Scale::from_zero(most),
+        scale: Scale::from_zero(rates),
         title: "calls answered a second",
         label: short,
     };
+
     let mut chart = Chart::new(x, y, Size::Full);
-    let (Scale::Linear { to: wide, .. }, Scale::Linear { to: high, .. }) = (x.scale, y.scale)
+    // `Scale::from_zero` makes linear axes only.
+    let (Scale::Linear { to: x_max, .. }, Scale::Linear { to: y_max, .. }) = (x.scale, y.scale)
     else {
         return None;
     };
-    let end = wide.min(high);
+    let end = x_max.min(y_max);
     chart.guide((end, end), "all answered");
+
     let points: Vec<_> = runs
         .iter()
         .map(|run| (run.totals.offered_per_s, run.totals.ok_per_s))
         .collect();
     chart.area(0, &points);
     chart.line(0, LineStyle::Solid, &points);
+
     for run in runs {
         let totals = &run.totals;
-        let said = format!(
+        let tooltip = format!(
             "{}/s offered, {}/s answered",
             short(totals.offered_per_s),
             short(totals.ok_per_s)
         );
-        let name = if run.generator.was_bottleneck {
+        let class = if run.generator.was_bottleneck {
             "ring"
         } else {
             "dot"
         };
-        chart.dots(0, name, &[(totals.offered_per_s, totals.ok_per_s, said)]);
+        chart.dots(
+            0,
+            class,
+            &[(totals.offered_per_s, totals.ok_per_s, tooltip)],
+        );
     }
+
     if let Some(knee) = &sweep.knee {
         chart.mark(
             knee.offered_per_s,
@@ -126,7 +140,7 @@ fn latency(sweep: &Sweep, runs: &[&Run], number: usize) -> Option<Html> {
         title: "latency",
         label: time_us,
     };
-    let mut chart = Chart::new(offered(runs), y, Size::Half);
+    let mut chart = Chart::new(load_axis(runs), y, Size::Half);
     for (series, (quantile, points)) in lines.iter().enumerate() {
         chart.line(series, LineStyle::Solid, points);
         let dots: Vec<_> = points
@@ -165,8 +179,8 @@ fn cpu_over_load(sweep: &Sweep, runs: &[&Run], number: usize) -> Option<Html> {
         title: "CPU for a field",
         label: time_us,
     };
-    let mut chart = Chart::new(offered(runs), y, Size::Half);
-    chart.line(3, LineStyle::Solid, &points);
+    let mut chart = Chart::new(load_axis(runs), y, Size::Half);
+    chart.line(CPU_SERIES, LineStyle::Solid, &points);
     let dots: Vec<_> = points
         .iter()
         .map(|(load, us)| {
@@ -174,13 +188,13 @@ fn cpu_over_load(sweep: &Sweep, runs: &[&Run], number: usize) -> Option<Html> {
             (*load, *us, text)
         })
         .collect();
-    chart.dots(3, "dot", &dots);
+    chart.dots(CPU_SERIES, "dot", &dots);
     if let Some(knee) = &sweep.knee {
         chart.mark(knee.offered_per_s, "knee");
     }
     let mut html = Html::default();
     html.open("ul", &[("class", &"legend")]);
-    item(&mut html, 3, "CPU for a field");
+    legend_item(&mut html, CPU_SERIES, "CPU for a field");
     html.close("ul").line();
     html.add(&chart.finish(
         &format!("sweep-cpu-{number}"),
@@ -189,19 +203,19 @@ fn cpu_over_load(sweep: &Sweep, runs: &[&Run], number: usize) -> Option<Html> {
     Some(html)
 }
 
-/// Returns the legend of a plot's colours.
+/// Returns a legend: the name of each series, beside its colour.
 pub(crate) fn legend(names: impl Iterator<Item = String>) -> Html {
     let mut html = Html::default();
     html.open("ul", &[("class", &"legend")]);
     for (series, name) in names.enumerate() {
-        item(&mut html, series, &name);
+        legend_item(&mut html, series, &name);
     }
     html.close("ul").line();
     html
 }
 
 /// Appends one legend entry: a colour and its name.
-pub(crate) fn item(html: &mut Html, series: usize, name: &str) {
+pub(crate) fn legend_item(html: &mut Html, series: usize, name: &str) {
     let class = super::chart::class("key", series);
     html.raw("<li>")
         .open("i", &[("class", &class)])

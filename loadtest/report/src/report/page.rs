@@ -167,7 +167,7 @@ fn card(html: &mut Html, subject: &Subject<'_>) {
     if run.classes.iter().any(|class| class.ok > 0) {
         html.raw("<ul class=\"legend\">");
         for class in &run.classes {
-            compare::item(html, subject.names.place(&class.name), &class.name);
+            compare::legend_item(html, subject.names.place(&class.name), &class.name);
         }
         html.raw("</ul>\n<div class=\"plots\">");
         html.add(&subject.speed()).add(&subject.percentiles());
@@ -193,7 +193,7 @@ fn sweeps(html: &mut Html, content: &Content<'_>) {
         section(
             html,
             "Rising load",
-            "The same calls at rising rates. The knee is the most that was still served well.",
+            "The same calls at rising rates. The knee is the highest rate that was still served well.",
         );
         html.raw("<section class=\"card\">");
         html.element("h3", &[], tables::common_name(sweep));

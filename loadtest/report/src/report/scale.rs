@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn each_nine_has_as_much_room() {
+    fn percentiles_have_equal_room_per_nine() {
         let scale = Scale::tail(5_000.0);
         assert_eq!(scale, Scale::Tail { decades: 4.0 });
         for (quantile, at) in [

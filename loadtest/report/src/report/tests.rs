@@ -45,7 +45,7 @@ fn is_drawn(page: &str, id: &str) -> bool {
 }
 
 #[test]
-fn every_kind_of_file_has_its_plots() {
+fn files_of_all_kinds_have_their_plots() {
     let documents = [
         document("run.json", &run()),
         document("s.json", &sweep(&[run()])),
@@ -77,7 +77,7 @@ fn every_kind_of_file_has_its_plots() {
 }
 
 #[test]
-fn no_string_of_a_file_becomes_markup() {
+fn strings_of_a_file_never_become_markup() {
     let mut one = hostile(&run());
     one["classes"][0]["errors"] = json!({ (HOSTILE): 3 });
     one["generator"]["was_bottleneck"] = true.into();

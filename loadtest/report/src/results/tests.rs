@@ -22,7 +22,7 @@ fn check(value: &Value) -> Figures {
 }
 
 #[test]
-fn each_schema_is_read_as_what_it_is() {
+fn schemas_are_read_by_their_names() {
     let Figures::Run(one) = check(&run()) else {
         panic!("no run")
     };

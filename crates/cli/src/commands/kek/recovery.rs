@@ -1,4 +1,4 @@
-//! `recovery` and `root recover`: a recovery key in shares, and opening a store with them.
+//! `recovery` and `root recover`: splits a recovery key into shares, and opens a store with them.
 //!
 //! The recovery key exists only in memory, while it is split or joined. No share and no key is
 //! printed; shares go to files that only their owner can read.
@@ -48,7 +48,7 @@ pub(super) struct ShareArgs {
 /// How a key is split.
 #[derive(Debug, clap::Args)]
 struct SplitArgs {
-    /// Number of shares that are needed, at least 2
+    /// Number of shares that open the store together, at least 2
     #[arg(long, value_name = "NUMBER")]
     threshold: u8,
     /// Number of shares to make, one per holder, at most 255
@@ -65,9 +65,10 @@ enum RecoveryCommand {
     /// Create a recovery key for this store: a public key that wraps, and shares of the private key
     /// that unwrap
     ///
-    /// The store must have a root key (`kek init`). Afterwards give the public key a table of kind
-    /// `shares` in the file of `kek.providers`, and a slot by `kek add`. Rotations then need no
-    /// holder. The private key is never written or printed: without enough shares nobody has it.
+    /// The store must have a root key (`kek init`). Afterwards, add a table of kind `shares` with
+    /// the public key to the file of `kek.providers`, and run `kek add` with its name. Rotations
+    /// then need no holder. The private key is never written or printed: without enough shares
+    /// nobody has it.
     Create {
         #[command(flatten)]
         store: StoreArgs,
@@ -77,8 +78,8 @@ enum RecoveryCommand {
     /// Join shares, and split the same recovery key anew, for other holders or another threshold
     ///
     /// The slot stays unchanged. Shares of the earlier split still open it, and cannot be combined
-    /// with the new shares: have their holders destroy them. If a former holder is not trusted, create another
-    /// recovery key instead.
+    /// with the new shares: have their holders destroy them. If a former holder is not trusted,
+    /// create another recovery key instead.
     Split {
         #[command(flatten)]
         given: ShareArgs,
@@ -116,7 +117,7 @@ pub(super) struct RootKeyArgs {
 
 impl RootKeyArgs {
     /// Rejects a root key unless the operator or a file of this machine names it. Returns its id.
-    fn check_shares(&self, store: &RootStore, record: &RootRecord) -> Result<String, Failure> {
+    fn check_root_key(&self, store: &RootStore, record: &RootRecord) -> Result<String, Failure> {
         let id = record.active.to_string();
         let known = KnownRoots::read(&store.config)?.look_up(record);
         if let Some(given) = &self.id {
@@ -155,6 +156,7 @@ impl RootKeyArgs {
 }
 
 pub(in super::super) fn run_recovery(args: &RecoveryArgs) -> Result<(), Failure> {
+    // A core dump could contain the recovery key.
     super::super::serve::no_core_dumps();
     match &args.command {
         RecoveryCommand::Create { store, split } => {
@@ -172,6 +174,7 @@ pub(in super::super) fn run_recovery(args: &RecoveryArgs) -> Result<(), Failure>
     }
 }
 
+/// Creates a recovery key for the store, and writes its public key and shares.
 async fn create_recovery_key(
     store: &RootStore,
     split: &SplitArgs,
@@ -179,6 +182,7 @@ async fn create_recovery_key(
     let record = store.admin.stored_record().await?;
     let key = RecoveryKey::generate(record.set)?;
     let made = write_shares(&key, split)?;
+
     let text = format!(
         "{}\nNext: give {PUBLIC_KEY_FILE} a table of kind \"shares\" in the file of kek.providers, run `sealwire kek add` with its \
          name, hand each share to another person, run `sealwire recovery check` with them, and delete the share files.",
@@ -259,24 +263,27 @@ fn write_new(path: &Path, line: &str, mode: u32) -> io::Result<()> {
     file.sync_all()
 }
 
+/// Checks that shares open a slot of every root key, and records the time in these slots.
 async fn check_shares(
     store: &RootStore,
     shares: &[Share],
-    root: &RootKeyArgs,
+    expected: &RootKeyArgs,
 ) -> Result<CommandOutput, Failure> {
     let record = store.admin.stored_record().await?;
     let opened = open_roots(&record, shares)?;
-    let id = root.check_shares(store, &record)?;
-    let mut numbers = Vec::new();
+    let id = expected.check_root_key(store, &record)?;
+
+    let mut opened_slots = Vec::new();
     for (root, (slot, key)) in record.roots().zip(opened) {
         store
             .admin
             .unsealer()
             .set_unwrapped(record.set, root, key)?;
-        numbers.push((root.id, slot));
+        opened_slots.push((root.id, slot));
     }
+
     let mut steps = CommitSteps::default();
-    for (root, slot) in &numbers {
+    for (root, slot) in &opened_slots {
         let change = SlotChange {
             verified: vec![*slot],
             ..SlotChange::default()
@@ -284,7 +291,8 @@ async fn check_shares(
         steps.made(store.control.set_slots(*root, change).await)?;
     }
     steps.end()?;
-    let slots: Vec<u32> = numbers.into_iter().map(|(_, slot)| slot).collect();
+
+    let slots: Vec<u32> = opened_slots.into_iter().map(|(_, slot)| slot).collect();
     let named = slots
         .iter()
         .map(|slot| format!("slot {slot}"))
@@ -298,17 +306,18 @@ async fn check_shares(
     ))
 }
 
-/// Gives every root key of the store a slot of each named provider. Shares replace the providers
-/// that are lost.
+/// Unwraps every root key of the store with shares, gives it a slot of each named provider, and
+/// unseals the store. Replaces the slots of these providers, which no longer unwrap.
 pub(super) async fn recover_root(
     store: &RootStore,
     shares: &[Share],
-    root: &RootKeyArgs,
+    expected: &RootKeyArgs,
     names: &[String],
 ) -> Result<CommandOutput, Failure> {
     let record = store.admin.stored_record_if_sealed().await?;
     let opened = open_roots(&record, shares)?;
-    let id = root.check_shares(store, &record)?;
+    let id = expected.check_root_key(store, &record)?;
+
     let mut changes = Vec::new();
     let mut next = record.next_slot;
     for (root, (shares_slot, key)) in record.roots().zip(opened) {
@@ -317,16 +326,18 @@ pub(super) async fn recover_root(
             .admin
             .new_slots(names.iter().map(String::as_str), record.set, &key, next)
             .await?;
+
         if let Some(slot) = add
             .iter()
             .find(|slot| store.admin.unsealer().providers().needs_holders(slot))
         {
             return Err(format!(
-                "provider {}: give a provider that unwraps by itself",
+                "provider {} is of kind shares, which cannot unwrap without its holders. Nothing was changed. Name a provider that unwraps by itself",
                 slot.provider
             )
             .into());
         }
+
         next += u32::try_from(add.len())?;
         store
             .admin
@@ -341,21 +352,24 @@ pub(super) async fn recover_root(
             },
         ));
     }
+
     let mut steps = CommitSteps::default();
     if record.sealed_unix_s.is_some() {
         // The root keys of the store are already unwrapped, so unsealing needs no provider.
         steps.made(store.control.unseal().await)?;
     }
+
     let mut generation = 0;
     for (root, change) in changes {
         generation = steps.made(store.control.set_slots(root, change).await)?;
     }
     steps.end()?;
+
     let named = names.join(", ");
     let text = format!(
         "recovered the root key {id}: {named} unwraps it, from generation {generation} on\n\
-         Engines start again, also if the store was sealed. Remove the slots of lost providers (`kek remove`). If their keys may be in other hands, \
-         `root rotate` afterwards."
+         Engines can start again, also if the store was sealed. Remove the slots of lost providers (`kek remove`). If others may have \
+         the keys of these providers, run `root rotate` afterwards."
     );
     Ok((
         text,
@@ -386,7 +400,7 @@ async fn replaced_slots(
             .is_ok()
         {
             return Err(format!(
-                "provider {} unwraps the root key already: there is nothing to recover",
+                "provider {} still unwraps the root key, so there is nothing to recover. Nothing was changed",
                 slot.provider
             )
             .into());
@@ -399,8 +413,9 @@ async fn replaced_slots(
 /// Unwraps every root key of a store by shares. Returns the slots that opened, in the order of
 /// [`RootRecord::roots`].
 fn open_roots(record: &RootRecord, shares: &[Share]) -> Result<Vec<(u32, RootKey)>, Failure> {
+    // The set is the random id of the store's root keys.
     if shares.iter().any(|share| *share.set() != record.set) {
-        return Err("a share is of another store's recovery key".into());
+        return Err("a share belongs to the recovery key of another store".into());
     }
     let key = RecoveryKey::join(shares)?;
     record
@@ -519,7 +534,9 @@ fn read_text(
     let mut length = 0;
     loop {
         if length == bytes.len() {
-            return Err(io::Error::other("too long to be shares"));
+            return Err(io::Error::other(
+                "more than 64 KiB, which is too long for shares",
+            ));
         }
         match read(&mut bytes[length..]) {
             Ok(0) => break,
@@ -532,8 +549,9 @@ fn read_text(
             break;
         }
     }
-    let text =
-        std::str::from_utf8(&bytes[..length]).map_err(|_| io::Error::other("must be text"))?;
+    let text = std::str::from_utf8(&bytes[..length])
+        .map_err(|_| io::Error::other("must be UTF-8 text"))?;
+
     Ok(Zeroizing::new(text.to_owned()))
 }
 

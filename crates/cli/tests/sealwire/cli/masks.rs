@@ -398,7 +398,7 @@ fn files_are_masked_by_an_engine_alike_and_verified() {
     ]);
     let (_, said, status) = run(dev.path(), &again);
     assert!(
-        status == 1 && said.contains("masked.ndjson is there already"),
+        status == 1 && said.contains("masked.ndjson exists already"),
         "{said}"
     );
     dev.stop();
@@ -1046,7 +1046,7 @@ fn parquet_objects_are_masked_encrypted_and_decrypted() {
         columns(source)
     );
     for (arguments, expected) in [
-        (&mask[..], "s3://lake/masked.parquet is there already"),
+        (&mask[..], "s3://lake/masked.parquet exists already"),
         (
             &["encrypt", "in.json", "--output", "s3://lake/x.json"],
             "only Parquet is read from and written to object stores",
@@ -1647,7 +1647,7 @@ fn commands_do_not_overwrite_their_input() {
             let expected = if *output == "pipe" {
                 "is not a regular file"
             } else {
-                "is a file that is read"
+                "is an input of this command"
             };
             assert!(
                 status != 0 && said.contains(expected),

@@ -849,7 +849,7 @@ produces every text. The relay prints its texts below a line `sealwire-relay: FI
 
 const HEADER: &str = "| situation | caused by | text |\n| --- | --- | --- |\n";
 
-/// Copies the audit trail and changes one of its records.
+/// Copies the audit log and changes one of its records.
 fn altered_audit(dev: &Dev) {
     let folder = dev.path().join("altered-audit");
     std::fs::create_dir(&folder).unwrap();

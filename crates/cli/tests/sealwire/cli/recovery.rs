@@ -469,7 +469,7 @@ fn wrong_shares_change_nothing_and_are_named() {
         (
             &["cards/share-1-of-3", &foreign],
             "fresh",
-            "a share is of another store's recovery key",
+            "a share belongs to the recovery key of another store",
         ),
         (
             &["cards/share-1-of-3", "others/share-2-of-3"],
@@ -494,7 +494,7 @@ fn wrong_shares_change_nothing_and_are_named() {
         (
             &["cards/share-1-of-3", "cards/share-2-of-3"],
             "board",
-            "give a provider that unwraps by itself",
+            "Name a provider that unwraps by itself",
         ),
         (
             &["cards/share-1-of-3", "cards/share-2-of-3"],

@@ -699,7 +699,7 @@ fn a_role_may_grant_so_many_fields_an_hour() {
 }
 
 #[test]
-fn decisions_and_their_reasons_are_in_the_audit_trail() {
+fn decisions_and_their_reasons_are_in_the_audit_log() {
     run(async {
         let mut harness = Harness::prepared(
             |config| {

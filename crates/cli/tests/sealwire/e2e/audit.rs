@@ -1,4 +1,4 @@
-//! The audit trail over real calls: one record each, with the right numbers and nothing of what
+//! The audit log over real calls: one record each, with the right numbers and nothing of what
 //! they carry; and what callers see when it cannot be written.
 
 mod full;

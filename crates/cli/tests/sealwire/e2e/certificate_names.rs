@@ -311,7 +311,7 @@ fn certificate_with_invalid_name_is_rejected_over_tls() {
             assert!(!text.contains("evil") && !text.contains("forged"), "{text}");
             let line = text
                 .lines()
-                .find(|line| line.contains("without a name that can be a principal"))
+                .find(|line| line.contains("no name in it can be a principal"))
                 .unwrap();
             assert!(
                 line.contains("WARN") && line.contains("has a DNS name that is not a host name"),

@@ -864,7 +864,7 @@ fn visible_values_of_a_role_change_with_its_response() {
 }
 
 #[test]
-fn the_audit_trail_says_who_saw_values_through_what() {
+fn the_audit_log_says_who_saw_values_through_what() {
     run(async {
         let mut harness = Harness::prepared(
             |config| {

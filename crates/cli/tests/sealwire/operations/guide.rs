@@ -4,7 +4,7 @@
 //! The commands differ from the pages in three points: ports are free ones, system folders are
 //! below a folder of the test, and the database is a temporary one. Programs that need a whole
 //! machine are replaced: `systemctl` by a script that starts and stops the unit's program and
-//! judges its exit status, `useradd` and `chown` by scripts that check their arguments.
+//! judges its exit status, `useradd`, `userdel` and `chown` by scripts that check their arguments.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -126,7 +126,7 @@ stop() {
     exit 1
 }
 case "$*" in
-    daemon-reload) test -f "$unit" ;;
+    daemon-reload) [ -f "$unit" ] || [ ! -e "$root/usr/bin/sealwire" ] ;;
     "enable --now sealwire" | "start sealwire") is_up || start ;;
     "stop sealwire") ! is_up || stop ;;
     "restart sealwire") is_up && stop; start ;;
@@ -139,6 +139,7 @@ esac
 "#;
 const USERADD: &str =
     "#!/bin/sh\n[ \"$1\" = --system ] && for last; do :; done && [ \"$last\" = sealwire ]\n";
+const USERDEL: &str = "#!/bin/sh\n[ \"$*\" = sealwire ]\n";
 const CHOWN: &str = "#!/bin/sh\nfor last; do :; done\ntest -d \"$last\"\n";
 
 fn program(path: &Path, text: &str) {
@@ -196,6 +197,7 @@ fn commands_of_the_operations_guide_work() {
     for (name, text) in [
         ("systemctl", stands_in.as_str()),
         ("useradd", USERADD),
+        ("userdel", USERDEL),
         ("chown", CHOWN),
     ] {
         program(&root.join("bin").join(name), text);

@@ -257,7 +257,7 @@ async fn a_limit_that_is_not_used_does_not_grow() {
 }
 
 #[test]
-fn one_slow_request_hardly_delays_the_next_ones_and_a_fast_one_counts_at_once() {
+fn pace_follows_fast_requests_at_once_and_slow_ones_hardly() {
     let pacer = Pacer::new(8);
     let round_trip = |millis, times: usize| {
         (0..times).for_each(|_| pacer.succeed(Duration::from_millis(millis)));

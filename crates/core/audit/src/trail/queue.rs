@@ -10,6 +10,7 @@ use crate::timestamp::Timestamp;
 
 /// Capacity in bytes that buffers keep after a large batch.
 const BUFFER_BYTES_KEPT: usize = 256 << 10;
+/// Capacity in records that buffers keep after a large batch.
 const BUFFER_RECORDS_KEPT: usize = 4_096;
 
 /// Mean time between records below which the writer thread writes them in groups. At longer
@@ -22,6 +23,8 @@ const GROUP_INTERVAL: Duration = Duration::from_micros(33);
 const GROUP_GATHER: Duration = Duration::from_micros(250);
 /// The newest interval has a weight of 1 / `INTERVAL_WEIGHT` in the mean.
 const INTERVAL_WEIGHT: u32 = 16;
+/// Longest interval that counts in the mean.
+const INTERVAL_MAX: Duration = Duration::from_millis(1);
 /// Interval at which the idle writer thread looks for unfulfilled promises. After finding the same
 /// promise twice, the thread takes it over.
 const PROMISE_CHECK: Duration = Duration::from_secs(1);
@@ -32,6 +35,7 @@ const AFTER_SLOW_WRITE: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(super) struct Batch {
     bytes: Vec<u8>,
+    /// End of each record in `bytes`.
     ends: Vec<usize>,
     pub(super) group: Arc<WrittenGroup>,
 }
@@ -67,7 +71,7 @@ pub(super) struct Lost {
 
 impl Lost {
     /// Adds `more` lost records to a count.
-    pub(super) fn and(this: Option<Self>, more: u64, now: Timestamp) -> Option<Self> {
+    pub(super) fn plus(this: Option<Self>, more: u64, now: Timestamp) -> Option<Self> {
         let records = this.map_or(0, |lost| lost.records).saturating_add(more);
         (records > 0).then(|| Self {
             records,
@@ -81,8 +85,8 @@ pub(super) enum PushOutcome {
     /// The record is in this group.
     Queued(Arc<WrittenGroup>),
     /// The record is in this group, and the caller must write the group soon. The writer thread
-    /// only takes over at the close, when half of the queue's capacity is used, or after twice
-    /// [`PROMISE_CHECK`].
+    /// only takes over at the close, when half of the queue's capacity is used, or after one to two
+    /// times [`PROMISE_CHECK`].
     WriteSoon(Arc<WrittenGroup>),
     /// The record is lost.
     Lost,
@@ -100,62 +104,67 @@ pub(super) struct Queue {
 
 struct Inner {
     batch: Batch,
+    /// Records lost since the writer last asked.
     lost: Option<Lost>,
+    /// Records lost since the start.
     lost_in_all: u64,
     sleep: Sleep,
-    loan: Loan,
+    request_writer: RequestWriter,
     /// Number of promises so far.
     promises: u64,
     /// True if a request thread failed to write, so that the writer thread must try again.
     retry: bool,
-    /// Arrival of the last record, and the mean time between records.
+    /// Arrival of the last record.
     last: Instant,
+    /// Mean time between records.
     interval: Duration,
     /// Until this time, only the writer thread writes.
-    own_until: Option<Instant>,
+    writer_thread_until: Option<Instant>,
+    /// True while the files cannot be written.
     fails: bool,
+    /// True once the queue is closed.
     closing: bool,
 }
 
 impl Inner {
-    /// Returns true if the thread that has just queued a record must write it.
-    fn lends(&mut self, now: Instant) -> bool {
-        let since = now
-            .saturating_duration_since(self.last)
-            .min(Duration::from_millis(1));
+    /// Updates the mean interval for a record that was just queued. Returns true if the thread that
+    /// queued the record must write it.
+    fn must_write_here(&mut self, now: Instant) -> bool {
+        // Capped, so that the mean falls quickly when records arrive fast after a pause.
+        let since = now.saturating_duration_since(self.last).min(INTERVAL_MAX);
         self.last = now;
         self.interval = self.interval - self.interval / INTERVAL_WEIGHT + since / INTERVAL_WEIGHT;
-        if self.own_until.is_some_and(|until| now >= until) {
-            self.own_until = None;
+        if self.writer_thread_until.is_some_and(|until| now >= until) {
+            self.writer_thread_until = None;
         }
 
-        let is_free = self.sleep == Sleep::Idle && self.loan == Loan::None;
+        let is_free = self.sleep == Sleep::Idle && self.request_writer == RequestWriter::None;
         is_free
             && !self.fails
             && !self.closing
-            && self.own_until.is_none()
+            && self.writer_thread_until.is_none()
             && self.interval > GROUP_INTERVAL
     }
 
     /// Returns true while a request thread is responsible for the queued records.
-    fn is_lent(&self) -> bool {
-        match self.loan {
-            Loan::None => false,
-            Loan::Promised => self.sleep == Sleep::Idle && !self.closing,
-            Loan::Writes => true,
+    fn is_left_to_request(&self) -> bool {
+        match self.request_writer {
+            RequestWriter::None => false,
+            RequestWriter::Promised => self.sleep == Sleep::Idle && !self.closing,
+            RequestWriter::Writing => true,
         }
     }
 }
 
-/// Says whether a request thread writes the queued records.
+/// The request thread that writes the queued records, if any.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Loan {
+enum RequestWriter {
     None,
     /// A request thread will write, after other requests have added their records. The writer
     /// thread may take over.
     Promised,
     /// A request thread is writing.
-    Writes,
+    Writing,
 }
 
 /// The event that the writer waits for.
@@ -165,19 +174,21 @@ enum Sleep {
     Not,
     /// The arrival of a record.
     Idle,
-    /// The end of a delay, or half of the queue's capacity used.
+    /// More records: until `gather` is over, or the queue is half full.
     Gathers,
 }
 
-/// Work for the writer.
-pub(super) struct TakenRecords {
+/// What the writer learns when it takes records from the queue.
+pub(super) struct QueueState {
+    /// Records lost since the last call.
     pub(super) lost: Option<Lost>,
+    /// True once the queue is closed.
     pub(super) closing: bool,
 }
 
 impl Queue {
-    /// Creates an empty queue. With `shares_writing`, request threads write records while the
-    /// writer thread sleeps.
+    /// Creates an empty queue. With `shares_writing` and `Reject`, request threads write records
+    /// while the writer thread sleeps.
     pub(super) fn new(
         on_failure: OnFailure,
         shares_writing: bool,
@@ -189,16 +200,17 @@ impl Queue {
             lost: None,
             lost_in_all: 0,
             sleep: Sleep::Not,
-            loan: Loan::None,
+            request_writer: RequestWriter::None,
             promises: 0,
             retry: false,
             last: Instant::now(),
-            interval: Duration::from_millis(1),
-            own_until: None,
+            interval: INTERVAL_MAX,
+            writer_thread_until: None,
             fails: false,
             closing: false,
         };
 
+        // With `Continue`, requests do not wait for their records.
         let shares_writing = shares_writing && on_failure == OnFailure::Reject;
         Self {
             inner: Mutex::new(inner),
@@ -214,15 +226,15 @@ impl Queue {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a record if the queue has room. With `Reject`, records are lost while the files
-    /// cannot be written.
+    /// Queues a record. The record is lost if the queue is full or closed, or, with `Reject`, while
+    /// the files cannot be written.
     pub(super) fn push(&self, body: &[u8]) -> PushOutcome {
         let mut inner = self.inner();
         let records = inner.batch.len() + 1;
         let bytes = inner.batch.bytes.len() + body.len();
-        let refused = inner.fails && self.on_failure == OnFailure::Reject;
-        if refused || inner.closing || records > self.records_max || bytes > self.bytes_max {
-            inner.lost = Lost::and(inner.lost, 1, Timestamp::now());
+        let is_rejected = inner.fails && self.on_failure == OnFailure::Reject;
+        if is_rejected || inner.closing || records > self.records_max || bytes > self.bytes_max {
+            inner.lost = Lost::plus(inner.lost, 1, Timestamp::now());
             inner.lost_in_all += 1;
             return PushOutcome::Lost;
         }
@@ -230,21 +242,28 @@ impl Queue {
         inner.batch.bytes.extend_from_slice(body);
         inner.batch.ends.push(bytes);
         let group = Arc::clone(&inner.batch.group);
-        if self.shares_writing && inner.lends(Instant::now()) {
-            inner.loan = Loan::Promised;
+        if self.shares_writing && inner.must_write_here(Instant::now()) {
+            inner.request_writer = RequestWriter::Promised;
             inner.promises += 1;
             return PushOutcome::WriteSoon(group);
         }
 
+        // A waiting writer thread is woken for the first record, unless a request thread has
+        // promised to write it. When the queue is half full, the writer thread is woken
+        // nevertheless. While a request thread writes, it is not woken: `end_request_write` does
+        // it.
         let half = records > self.records_max / 2 || bytes > self.bytes_max / 2;
         let wakes = match inner.sleep {
             Sleep::Not => false,
-            Sleep::Idle => inner.loan == Loan::None || (inner.loan == Loan::Promised && half),
+            Sleep::Idle => {
+                inner.request_writer == RequestWriter::None
+                    || (inner.request_writer == RequestWriter::Promised && half)
+            }
             Sleep::Gathers => half,
         };
 
         if wakes {
-            (inner.sleep, inner.loan) = (Sleep::Not, Loan::None);
+            (inner.sleep, inner.request_writer) = (Sleep::Not, RequestWriter::None);
         }
 
         drop(inner);
@@ -259,10 +278,10 @@ impl Queue {
     /// Returns the earlier losses, or `None` if the writer thread has taken over.
     pub(super) fn take_promised(&self, batch: &mut Batch) -> Option<Option<Lost>> {
         let mut inner = self.inner();
-        if inner.loan != Loan::Promised {
+        if inner.request_writer != RequestWriter::Promised {
             return None;
         }
-        inner.loan = Loan::Writes;
+        inner.request_writer = RequestWriter::Writing;
         std::mem::swap(&mut inner.batch, batch);
         Some(inner.lost.take())
     }
@@ -270,12 +289,12 @@ impl Queue {
     /// Called when a request thread has finished a write. Wakes the writer thread if further
     /// records were queued or if `retry` is true. After a slow write, only the writer thread writes
     /// for [`AFTER_SLOW_WRITE`].
-    pub(super) fn give_back(&self, retry: bool, was_slow: bool) {
+    pub(super) fn end_request_write(&self, retry: bool, was_slow: bool) {
         let mut inner = self.inner();
-        inner.loan = Loan::None;
+        inner.request_writer = RequestWriter::None;
         inner.retry = retry;
         if was_slow {
-            inner.own_until = Some(Instant::now() + AFTER_SLOW_WRITE);
+            inner.writer_thread_until = Some(Instant::now() + AFTER_SLOW_WRITE);
         }
 
         let wakes = retry || inner.closing || inner.lost.is_some() || inner.batch.len() > 0;
@@ -301,7 +320,8 @@ impl Queue {
         (inner.batch.len(), inner.lost_in_all)
     }
 
-    /// Counts records that were taken from the queue but not written as lost.
+    /// Adds records that were taken from the queue and could not be written to the count of lost
+    /// records.
     pub(super) fn count_lost(&self, records: u64) {
         self.inner().lost_in_all += records;
     }
@@ -314,10 +334,10 @@ impl Queue {
     /// Waits for records, then for up to `gather` for more, and moves them into the empty `batch`.
     /// If requests share the writing and records arrive fast, waits for [`GROUP_GATHER`] instead,
     /// because fewer writes take less CPU time.
-    pub(super) fn take(&self, batch: &mut Batch, gather: Duration) -> TakenRecords {
+    pub(super) fn take(&self, batch: &mut Batch, gather: Duration) -> QueueState {
         let mut inner = self.inner();
-        let mut unkept = None;
-        while inner.is_lent()
+        let mut seen_promise = None;
+        while inner.is_left_to_request()
             || (inner.batch.len() == 0 && inner.lost.is_none() && !inner.retry && !inner.closing)
         {
             inner.sleep = Sleep::Idle;
@@ -327,12 +347,13 @@ impl Queue {
                 .unwrap_or_else(PoisonError::into_inner);
             inner = awake;
             if waited.timed_out()
-                && inner.loan == Loan::Promised
-                && unkept.replace(inner.promises) == Some(inner.promises)
+                && inner.request_writer == RequestWriter::Promised
+                && seen_promise.replace(inner.promises) == Some(inner.promises)
             {
-                inner.loan = Loan::None;
+                inner.request_writer = RequestWriter::None;
             }
         }
+
         let gather = if self.shares_writing && inner.interval <= GROUP_INTERVAL {
             GROUP_GATHER
         } else {
@@ -350,22 +371,22 @@ impl Queue {
                 .0;
         }
 
-        (inner.sleep, inner.loan, inner.retry) = (Sleep::Not, Loan::None, false);
+        (inner.sleep, inner.request_writer, inner.retry) = (Sleep::Not, RequestWriter::None, false);
         std::mem::swap(&mut inner.batch, batch);
-        TakenRecords {
+        QueueState {
             lost: inner.lost.take(),
             closing: inner.closing,
         }
     }
 
     /// Waits for a time or until the queue is closed. Returns the records lost since the last call.
-    pub(super) fn pause(&self, time: Duration) -> TakenRecords {
+    pub(super) fn pause(&self, time: Duration) -> QueueState {
         let inner = self.inner();
         let (mut inner, _) = self
             .wakes
             .wait_timeout_while(inner, time, |inner| !inner.closing)
             .unwrap_or_else(PoisonError::into_inner);
-        TakenRecords {
+        QueueState {
             lost: inner.lost.take(),
             closing: inner.closing,
         }

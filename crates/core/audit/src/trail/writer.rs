@@ -1,13 +1,13 @@
-//! The writer, which writes one group after another and retries failed writes. The writer runs on a
-//! separate thread. Request threads write single groups, because waking another thread costs more
-//! than a write.
+//! The writer, which writes one group of records after another. The writer thread and request
+//! threads share it under a lock. The writer thread retries failed writes. A request thread writes
+//! one group, because waking the writer thread costs more than a write.
 
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::queue::{Batch, Lost, TakenRecords};
+use super::queue::{Batch, Lost, QueueState};
 use super::written::RecordLost;
 use super::{FileEvent, Observer, OnFailure, TrailShared};
 use crate::digest::Digest;
@@ -15,9 +15,10 @@ use crate::record::Event;
 use crate::segment_writer::Journal;
 use crate::timestamp::Timestamp;
 
-/// Time between two attempts.
+/// Time between a failed attempt to write and the next one.
 const RETRY: Duration = Duration::from_secs(1);
-/// Duration above which a write counts as slow, so that only the writer thread writes for a time.
+/// Duration from which a write counts as slow. Only the writer thread then writes for a while
+/// (`AFTER_SLOW_WRITE` of the queue).
 const SLOW: Duration = Duration::from_millis(1);
 
 pub(super) struct Writer {
@@ -29,7 +30,9 @@ pub(super) struct Writer {
     lost: Option<Lost>,
     /// True if the last attempt failed.
     fails: bool,
+    /// The error of the last failed attempt, for the gap record; empty if the queue was full.
     error: String,
+    /// The encoded gap record. Kept to reuse the buffer.
     gap: Vec<u8>,
     /// Records that a request thread writes. Kept to reuse the buffers.
     batch: Batch,
@@ -60,27 +63,28 @@ impl Writer {
 
     /// Runs the writer thread until the audit log is closed and all records are written, or until
     /// writing fails after the close. At the end, drops the writer, which releases the lock on the
-    /// folder.
+    /// folder. `gather` is the time for which the first record of a group waits for others.
     pub(super) fn run(writer: &Mutex<Option<Self>>, shared: &TrailShared, gather: Duration) {
         let mut batch = Batch::default();
         let mut fails = false;
         loop {
             // The writer is not locked during a pause, because requests that promised to write also
             // lock it.
-            let TakenRecords { lost, closing } = if fails {
+            let QueueState { lost, closing } = if fails {
                 shared.queue.pause(RETRY)
             } else {
                 shared.queue.take(&mut batch, gather)
             };
 
-            let mut place = lock(writer);
-            let Some(this) = place.as_mut() else { return };
-            this.lose(lost);
+            let mut locked = lock(writer);
+            let Some(this) = locked.as_mut() else { return };
+            this.add_lost(lost);
+            // Lost records still need a gap record.
             let is_over = closing && batch.len() == 0 && this.lost.is_none();
             fails = !is_over && !this.write(&mut batch, closing);
             if is_over || (fails && closing) {
                 this.stop(batch);
-                *place = None;
+                *locked = None;
                 return;
             }
         }
@@ -96,35 +100,35 @@ impl Writer {
             return;
         };
 
-        self.lose(lost);
+        self.add_lost(lost);
         let is_written = self.write(&mut batch, false);
         self.batch = batch;
         self.shared
             .queue
-            .give_back(!is_written, started.elapsed() >= SLOW);
+            .end_request_write(!is_written, started.elapsed() >= SLOW);
     }
 
+    /// Ends writing: counts the records that are left as lost, and syncs the files.
     fn stop(&mut self, mut batch: Batch) {
-        // Records that arrived between the last attempt and the end.
-        let TakenRecords { lost, .. } = self.shared.queue.take(&mut batch, Duration::ZERO);
-        self.lose(lost);
+        // Takes the records that arrived after the last attempt.
+        let QueueState { lost, .. } = self.shared.queue.take(&mut batch, Duration::ZERO);
+        self.add_lost(lost);
         if batch.len() > 0 {
             self.give_up(&mut batch);
         }
 
+        // This sync ensures that a machine failure does not lose written records of a closed audit
+        // log. It does not depend on lost records: they were never in the files.
         let lost = self.lost.map_or(0, |lost| lost.records);
-        if lost == 0 {
-            // This sync ensures that a machine failure does not lose records of a closed audit log.
-            if let Err(error) = self.journal.sync() {
-                self.observer.notice(&FileEvent::Failing {
-                    error: &error,
-                    lost: 0,
-                });
-            }
+        if let Err(error) = self.journal.sync() {
+            self.observer.notice(&FileEvent::Failing {
+                error: &error,
+                lost,
+            });
         }
 
         self.observer.notice(&FileEvent::Stopped {
-            head: &shown(self.journal.last()),
+            head: &head_text(self.journal.last()),
             lost,
         });
     }
@@ -139,12 +143,13 @@ impl Writer {
                 true
             }
             Err(error) => {
-                self.failed(&error, batch, closing);
+                self.handle_failure(&error, batch, closing);
                 false
             }
         }
     }
 
+    /// Writes a gap record, if records were lost, and the records of a batch.
     fn attempt(&mut self, batch: &Batch) -> io::Result<()> {
         let now = Timestamp::now();
         let started = Instant::now();
@@ -179,7 +184,7 @@ impl Writer {
             let file = self.journal.segment().unwrap_or_default();
             self.observer.notice(&FileEvent::Began {
                 file,
-                head: &shown(before),
+                head: &head_text(before),
             });
         }
 
@@ -199,7 +204,7 @@ impl Writer {
 
     /// Handles a failed attempt. The batch is lost immediately if requests fail with their records
     /// or the log is closing. Otherwise the batch is retried.
-    fn failed(&mut self, error: &io::Error, batch: &mut Batch, closing: bool) {
+    fn handle_failure(&mut self, error: &io::Error, batch: &mut Batch, closing: bool) {
         self.set_fails(true);
         self.error = error.to_string();
         if self.on_failure == OnFailure::Reject || closing {
@@ -211,17 +216,19 @@ impl Writer {
         });
     }
 
+    /// Counts the records of a batch as lost, and tells the requests that wait for them.
     fn give_up(&mut self, batch: &mut Batch) {
         let records = batch.len() as u64;
         self.shared.queue.count_lost(records);
-        self.lost = Lost::and(self.lost, records, Timestamp::now());
+        self.lost = Lost::plus(self.lost, records, Timestamp::now());
         batch.group.end(Err(RecordLost));
         batch.clear();
     }
 
-    fn lose(&mut self, lost: Option<Lost>) {
+    /// Adds records that the queue lost.
+    fn add_lost(&mut self, lost: Option<Lost>) {
         if let Some(lost) = lost {
-            self.lost = Lost::and(self.lost, lost.records, lost.since);
+            self.lost = Lost::plus(self.lost, lost.records, lost.since);
         }
     }
 
@@ -238,6 +245,94 @@ pub(super) fn lock(writer: &Mutex<Option<Writer>>) -> MutexGuard<'_, Option<Writ
     writer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn shown((seq, hash): (u64, Digest)) -> String {
+fn head_text((seq, hash): (u64, Digest)) -> String {
     format!("{seq}:{hash}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+
+    use zeroize::Zeroizing;
+
+    use super::super::UNKNOWN_BYTES;
+    use super::super::queue::Queue;
+    use super::*;
+    use crate::key::AuditKey;
+    use crate::segment_writer::Options;
+
+    /// Counts failures and keeps the number of lost records of the last stop.
+    #[derive(Default)]
+    struct Events {
+        failures: AtomicU64,
+        lost_at_stop: AtomicU64,
+    }
+
+    impl Observer for Events {
+        fn notice(&self, notice: &FileEvent<'_>) {
+            match notice {
+                FileEvent::Failing { .. } => {
+                    self.failures.fetch_add(1, Ordering::Relaxed);
+                }
+                FileEvent::Stopped { lost, .. } => {
+                    self.lost_at_stop.store(*lost, Ordering::Relaxed);
+                }
+                _ => (),
+            }
+        }
+    }
+
+    fn writer(folder: &Path) -> (Writer, Arc<Events>) {
+        let options = Options {
+            folder: folder.to_owned(),
+            segment_bytes: 1 << 20,
+            segment_age: Duration::from_secs(3_600),
+            folder_bytes_max: None,
+            sync: false,
+            instance: "engine-1".into(),
+        };
+        let journal = Journal::open(options, AuditKey::new(&Zeroizing::new([1; 32]))).unwrap();
+        let shared = Arc::new(TrailShared {
+            queue: Queue::new(OnFailure::Reject, false, 10, 1_000),
+            instance: "engine-1".into(),
+            fails: AtomicBool::new(false),
+            last: Mutex::new(journal.last()),
+            rejections: Mutex::default(),
+            is_short: AtomicBool::new(false),
+            free_bytes: AtomicU64::new(UNKNOWN_BYTES),
+        });
+        let events = Arc::new(Events::default());
+        let observer = Arc::clone(&events) as Arc<dyn Observer>;
+        (
+            Writer::new(journal, shared, observer, OnFailure::Reject),
+            events,
+        )
+    }
+
+    #[test]
+    fn close_syncs_files_also_if_records_were_lost() {
+        for (late, is_broken) in [(0, false), (0, true), (1, false), (1, true), (3, true)] {
+            let folder = tempfile::tempdir().unwrap();
+            let (mut writer, events) = writer(folder.path());
+            if is_broken {
+                writer.journal.break_sync();
+            }
+
+            writer.shared.queue.close();
+            for _ in 0..late {
+                let _ = writer.shared.queue.push(b"late");
+            }
+            writer.stop(Batch::default());
+
+            assert_eq!(
+                (
+                    events.failures.load(Ordering::Relaxed),
+                    events.lost_at_stop.load(Ordering::Relaxed)
+                ),
+                (u64::from(is_broken), late),
+                "{late} {is_broken}"
+            );
+        }
+    }
 }

@@ -10,7 +10,7 @@ use super::writer::{self, Writer};
 
 /// The record was not written and will not be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the audit trail cannot be written")]
+#[error("the audit log cannot be written")]
 pub struct RecordLost;
 
 /// A group of records that are written together or not at all.

@@ -2,9 +2,10 @@
 //! compared with its neighbours, to determine the kind and location of the problem.
 //!
 //! A line is judged when the next line is known. A line that does not fit is classified as inserted
-//! if the next line follows from the previous line. The line is classified as changed if the next
-//! line follows from its hash, or if it has the expected record number. In all other cases, its
-//! record number shows whether the line was moved, was inserted, or comes after missing records.
+//! if the next line follows from the previous line. The line is classified as edited or forged if
+//! the next line follows from its hash, or if it has the expected record number. In all other
+//! cases, its record number shows whether the line was moved, was inserted, or comes after missing
+//! records.
 
 use std::collections::BTreeMap;
 
@@ -27,6 +28,7 @@ const UNMATCHED_MAX: usize = 10_000;
 /// The verification state between two lines.
 pub(super) struct Check<'a> {
     key: Option<&'a AuditKey>,
+    /// The given anchors, with the records that were found for them.
     anchors: Vec<(Anchor, Option<FoundRecord>)>,
     /// The record that the checkpoint names.
     checkpoint: Option<Anchor>,
@@ -49,7 +51,7 @@ pub(super) struct Check<'a> {
     predecessors: Vec<Digest>,
     /// The chain's random name, from the last header.
     chain: Option<[u8; 16]>,
-    /// True if the MACs of this segment cannot be checked.
+    /// True if this segment names another key than `key`, so that its MACs cannot be checked.
     has_other_key: bool,
     /// Lines that came too early, by record number: index of their finding, and hash.
     early: BTreeMap<u64, (usize, Digest)>,
@@ -58,11 +60,12 @@ pub(super) struct Check<'a> {
     findings: Vec<Option<Finding>>,
     findings_omitted: u64,
     /// Number of files so far.
-    segments: u64,
+    segments: usize,
     /// Number of complete lines so far.
     lines: u64,
-    /// Numbers of the first and the last record found.
+    /// Number of the first record found.
     first: Option<u64>,
+    /// Number of the last record found; 0 if none was found.
     last: u64,
     /// Hash of the last record found.
     last_hash: Digest,
@@ -72,7 +75,7 @@ pub(super) struct Check<'a> {
     lost: u64,
     /// Number of engine starts.
     starts: u64,
-    /// Size of an incomplete last line.
+    /// Bytes of an incomplete last line.
     torn_bytes: u64,
     /// Offset of the current line's end in its file.
     line_end: u64,
@@ -83,7 +86,7 @@ pub(super) struct Check<'a> {
 struct FoundRecord {
     file: String,
     line: u64,
-    is_same: bool,
+    hash_matches: bool,
 }
 
 /// A copy of a line that has not been judged yet.
@@ -169,8 +172,8 @@ impl<'a> Check<'a> {
         check
     }
 
-    /// Applies the archive statement. The first record that must be present is the one after the
-    /// archived records.
+    /// Applies the archive statement: reports its findings, and compares it with the anchors of its
+    /// last record.
     fn apply_archive_statement(&mut self, archived: Archived) {
         let last = archived.last();
         if archived.findings > 0 {
@@ -183,13 +186,15 @@ impl<'a> Check<'a> {
             .iter_mut()
             .filter(|(anchor, _)| anchor.seq == last.seq)
         {
-            let is_same = anchor.hash == last.hash;
+            let hash_matches = anchor.hash == last.hash;
             *found = Some(FoundRecord {
                 file: ARCHIVED_FILE.into(),
                 line: 0,
-                is_same,
+                hash_matches,
             });
         }
+        // Without segments, this is the next number. Otherwise the first segment replaces it, and
+        // `check_first_header` compares that segment with the archive.
         self.expected = last.seq + 1;
         self.archived = Some(archived);
     }
@@ -241,7 +246,8 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Checks the first line of a file.
+    /// Checks the first line of a file, which must be a segment header. An unreadable line is
+    /// reported when it is judged.
     fn check_header(&mut self, line: Option<&Line<'_>>) {
         let Some(line) = line else { return };
         let Some(header) = Header::parse(line) else {
@@ -265,7 +271,8 @@ impl<'a> Check<'a> {
             self.expected = line.seq;
             self.predecessors = vec![header.previous.hash];
         } else if is_contiguous && line.seq > self.expected {
-            // The header names the record before it, and the MAC authenticates the header.
+            // The header names the hash of the record before it. The MAC of the header is checked
+            // when the line is judged.
             self.report_missing(line.seq, 1);
             self.predecessors = vec![header.previous.hash];
         } else if self.chain != Some(header.chain)
@@ -319,8 +326,8 @@ impl<'a> Check<'a> {
             Some(line) => self.check_readable(&line, pending.line_number, next),
             None => {
                 self.add_finding(pending.line_number, None, Problem::Unreadable);
-                // If the next line does not have the expected number, the unreadable line was a
-                // record.
+                // The unreadable line counts as the expected record, unless the next line has that
+                // number.
                 if next.is_none_or(|next| next.seq != self.expected) {
                     self.expected += 1;
                     self.predecessors.clear();
@@ -336,13 +343,14 @@ impl<'a> Check<'a> {
         line.seq == seq && self.verdict(line, predecessors).is_proven()
     }
 
-    /// Checks a readable line.
+    /// Checks a readable line: accepts it, or classifies it in the order of the module comment.
     fn check_readable(&mut self, line: &Line<'_>, line_number: u64, next: Option<&Line<'_>>) {
         let verdict = self.verdict(line, &self.predecessors);
         if line.seq == self.expected && verdict.is_acceptable() {
             return self.accept(line, line_number);
         }
 
+        // Without this line, the next line would be valid.
         let inserted =
             next.is_some_and(|next| self.is_successor(next, self.expected, &self.predecessors));
         if inserted {
@@ -350,7 +358,8 @@ impl<'a> Check<'a> {
         }
 
         let changed = next.is_some_and(|next| {
-            // The stored hash, and the hash recomputed from the text of the line.
+            // The next line follows from this line: from the stored hash, or from the hash that is
+            // recomputed from the text of the line.
             let recomputed = self
                 .predecessors
                 .first()
@@ -401,7 +410,8 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Returns the problem of an invalid line at its expected position.
+    /// Returns the problem of an invalid line that stands in the place of the expected record:
+    /// edited if part of it is original, or else forged.
     fn classify(
         &self,
         line: &Line<'_>,
@@ -416,7 +426,8 @@ impl<'a> Check<'a> {
         let is_mac_valid = verdict.is_mac_valid != Some(false);
         match verdict.follows {
             Some(true) if has_expected_number => Problem::Forged,
-            // At least the hash or the rest of the line is original.
+            // With the key, the hash or the rest of the line is original. Without the key, every
+            // change counts as an edit, because nothing can prove a forgery.
             Some(_) if is_mac_valid || is_text_original => Problem::Edited,
             _ => Problem::Forged,
         }
@@ -426,11 +437,11 @@ impl<'a> Check<'a> {
     fn accept(&mut self, line: &Line<'_>, line_number: u64) {
         for (anchor, found) in &mut self.anchors {
             if anchor.seq == line.seq {
-                let is_same = anchor.hash == line.hash;
+                let hash_matches = anchor.hash == line.hash;
                 *found = Some(FoundRecord {
                     file: self.file.clone(),
                     line: line_number,
-                    is_same,
+                    hash_matches,
                 });
             }
         }
@@ -466,6 +477,7 @@ impl<'a> Check<'a> {
             #[serde(default)]
             lost: u64,
         }
+        // The hashed bytes are a JSON object without its end.
         let mut object = line.sealed.to_vec();
         object.push(b'}');
         let Ok(event) = serde_json::from_slice::<LogEvent>(&object) else {
@@ -475,6 +487,7 @@ impl<'a> Check<'a> {
         self.lost = self.lost.saturating_add(event.lost);
         if line.event() == Some("start") {
             self.starts += 1;
+            // The names of the sound states: see `FoundSegment::is_sound`.
             if !matches!(&*event.found, "new" | "clean" | "ahead") {
                 self.add_finding(
                     line_number,
@@ -485,8 +498,8 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Reports all records before `seq` as missing, except lines that came too early. Returns the
-    /// hash of the record directly before `seq`, if known.
+    /// Reports all records before `seq` as missing, except those whose lines came too early, which
+    /// are reported as moved. Returns the hash of the record directly before `seq`, if known.
     fn report_missing(&mut self, seq: u64, line_number: u64) -> Option<Digest> {
         let early: Vec<_> = self
             .early
@@ -511,7 +524,7 @@ impl<'a> Check<'a> {
             .map(|(_, (_, hash))| *hash)
     }
 
-    /// Reports the records from `from` to before `until` as missing before a line.
+    /// Reports the records `from..until`, if any, as missing before the line of record `seq`.
     fn report_missing_range(&mut self, from: u64, until: u64, seq: u64, line_number: u64) {
         if from < until {
             let to = until - 1;
@@ -522,8 +535,8 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Handles a line between two lines that follow from each other. Keeps it if its record is
-    /// expected later.
+    /// Handles a line whose neighbours follow from each other. Remembers it in `early` if its
+    /// record is expected later.
     fn handle_inserted(&mut self, line: &Line<'_>, line_number: u64, verdict: &LineVerdict) {
         if line.seq < self.expected {
             return self.handle_late(line, line_number, verdict);
@@ -550,17 +563,31 @@ impl<'a> Check<'a> {
 
         self.add_finding(line_number, Some(line.seq), Problem::Moved);
         let (from, to, finding) = self.missing.swap_remove(index);
-        let rest = [(from, line.seq - 1), (line.seq + 1, to)]
-            .into_iter()
-            .filter(|(from, to)| from <= to);
-        let whole = self.findings[finding].take();
-        for (from, to) in rest {
-            let Some(mut part) = whole.clone() else {
-                continue;
+        self.split_missing_range(finding, [(from, line.seq - 1), (line.seq + 1, to)]);
+    }
+
+    /// Replaces the finding of a missing range by findings of its two parts, of which each can be
+    /// empty.
+    fn split_missing_range(&mut self, finding: usize, parts: [(u64, u64); 2]) {
+        let Some(whole) = self.findings[finding].take() else {
+            return;
+        };
+
+        for (from, to) in parts.into_iter().filter(|(from, to)| from <= to) {
+            let part = Finding {
+                problem: Problem::Missing { from, to },
+                ..whole.clone()
             };
-            part.problem = Problem::Missing { from, to };
-            self.missing.push((from, to, self.findings.len()));
-            self.findings.push(Some(part));
+            // The first part takes the place of the whole range, which is free even in a full list.
+            let index = if self.findings[finding].is_none() {
+                self.findings[finding] = Some(part);
+                Some(finding)
+            } else {
+                self.push_finding(part)
+            };
+            if let Some(index) = index.filter(|_| self.missing.len() < UNMATCHED_MAX) {
+                self.missing.push((from, to, index));
+            }
         }
     }
 
@@ -577,30 +604,31 @@ impl<'a> Check<'a> {
         seq: Option<u64>,
         problem: Problem,
     ) -> Option<usize> {
-        if self.findings.len() >= FINDINGS_MAX {
-            self.findings_omitted += 1;
-            return None;
-        }
-        self.findings.push(Some(Finding {
+        self.push_finding(Finding {
             file,
             line,
             seq,
             problem,
-        }));
+        })
+    }
+
+    /// Appends a finding. Returns its index, or `None` if the list is full.
+    fn push_finding(&mut self, finding: Finding) -> Option<usize> {
+        if self.findings.len() >= FINDINGS_MAX {
+            self.findings_omitted += 1;
+            return None;
+        }
+        self.findings.push(Some(finding));
         Some(self.findings.len() - 1)
     }
 
     /// Compares the state with the checkpoint, the anchors and the range, and returns the report.
-    pub(super) fn into_report(
-        mut self,
-        head: Result<Checkpoint, NoteError>,
-        segments: usize,
-    ) -> Report {
+    pub(super) fn into_report(mut self, checkpoint: Result<Checkpoint, NoteError>) -> Report {
         let range = self.range;
-        let checkpoint_result = self.check_checkpoint(head);
+        let checkpoint_result = self.check_checkpoint(checkpoint);
         for (anchor, found) in std::mem::take(&mut self.anchors) {
             match found {
-                Some(found) if found.is_same => None,
+                Some(found) if found.hash_matches => None,
                 Some(found) => self.add_finding_in(
                     found.file,
                     found.line,
@@ -636,7 +664,7 @@ impl<'a> Check<'a> {
 
         Report {
             keyed: self.key.is_some(),
-            segments,
+            segments: self.segments,
             lines: self.lines,
             first,
             last: self.last,
@@ -654,13 +682,13 @@ impl<'a> Check<'a> {
     }
 
     /// Checks that the log reaches the record that the checkpoint names, with the same hash.
-    fn check_checkpoint(&mut self, head: Result<Checkpoint, NoteError>) -> CheckpointResult {
+    fn check_checkpoint(&mut self, checkpoint: Result<Checkpoint, NoteError>) -> CheckpointResult {
         if self.range.to.is_some() {
             return CheckpointResult::NotChecked;
         }
 
-        let head = match head {
-            Ok(head) => head,
+        let checkpoint = match checkpoint {
+            Ok(checkpoint) => checkpoint,
             Err(error) => {
                 self.add_finding_in(
                     CHECKPOINT_FILE.into(),
@@ -673,7 +701,7 @@ impl<'a> Check<'a> {
         };
 
         let is_empty = self.first.is_none();
-        if head.seq > self.last && !(is_empty && head.seq == 0) {
+        if checkpoint.seq > self.last && !(is_empty && checkpoint.seq == 0) {
             let from = if is_empty {
                 self.expected.max(1)
             } else {
@@ -683,24 +711,27 @@ impl<'a> Check<'a> {
             self.add_finding(
                 self.line_number,
                 None,
-                Problem::CutTail { from, to: head.seq },
+                Problem::CutTail {
+                    from,
+                    to: checkpoint.seq,
+                },
             );
             return CheckpointResult::Invalid;
         }
 
         if self.checkpoint_matches == Some(false)
-            || self.chain.is_some_and(|chain| chain != head.chain)
+            || self.chain.is_some_and(|chain| chain != checkpoint.chain)
         {
             self.add_finding_in(
                 CHECKPOINT_FILE.into(),
                 0,
-                Some(head.seq),
+                Some(checkpoint.seq),
                 Problem::HeadDiffers,
             );
             return CheckpointResult::Invalid;
         }
         CheckpointResult::Found {
-            behind: self.last - head.seq,
+            behind: self.last - checkpoint.seq,
         }
     }
 }

@@ -32,7 +32,7 @@ impl fmt::Display for Finding {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// The line does not have the format of an audit record.
-    #[error("not a line of an audit trail")]
+    #[error("not a line of an audit log")]
     Unreadable,
     /// The line was changed after it was written.
     #[error("changed after it was written")]

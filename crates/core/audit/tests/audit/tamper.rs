@@ -770,6 +770,51 @@ fn a_folder_is_one_engines_alone_and_must_be_writable() {
 /// Verifies a million records, in steps that report progress, and finds one changed byte among
 /// them.
 #[test]
+fn findings_are_bounded_also_if_late_lines_split_missing_ranges() {
+    const MOVED: usize = 1_500;
+
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = options(folder.path()).journal;
+    options.segment_bytes = 64 << 20;
+    let mut journal = Journal::open(options, key(1)).unwrap();
+    let body = br#","time":"2026-11-22T00:34:24.123Z","event":"call","instance":"engine-1","method":"encrypt""#;
+    journal
+        .append(
+            sealwire_audit::Timestamp::now(),
+            std::iter::repeat_n(&body[..], 2 * MOVED + 100),
+        )
+        .unwrap();
+    drop(journal);
+
+    // Every second line of a range is moved to the end of the file.
+    let file = files(folder.path()).pop().unwrap();
+    let written = lines(folder.path(), &file);
+    let moved = written[10..10 + 2 * MOVED].iter().skip(1).step_by(2);
+    let tampered: Vec<_> = written[..10]
+        .iter()
+        .chain(&written[10 + 2 * MOVED..])
+        .chain(moved)
+        .cloned()
+        .collect();
+    put(folder.path(), &file, &tampered);
+
+    let report = check(folder.path(), 1);
+    assert_eq!(
+        report.findings.len(),
+        1_000,
+        "{:?}",
+        report.findings.first()
+    );
+    assert!(report.findings_omitted > 0);
+    for problem in [Problem::Moved, Problem::Missing { from: 11, to: 11 }] {
+        assert!(
+            report.findings.iter().any(|found| found.problem == problem),
+            "{problem:?}"
+        );
+    }
+}
+
+#[test]
 fn a_million_records_verify_and_one_changed_byte_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = options(folder.path()).journal;

@@ -1,7 +1,8 @@
-//! The metadata map before the text: role, origin and time.
+//! The metadata before the text of a sealed string: the length of a MessagePack map (2 bytes,
+//! little endian), and the map, with role, origin and time. `proto/evervault.md` describes it.
 //!
-//! Parsing fails closed, because a policy depends on the role. A map is rejected with its whole
-//! value if it is unreadable, repeats the role, or has a role that is not a string.
+//! Parsing is strict, because a policy depends on the role. A map is rejected with its whole value
+//! if it is unreadable, repeats a known key, or has a role that is not a UTF-8 string.
 
 use sealwire_msgpack::{Token, TokenReader, write};
 use zeroize::Zeroizing;
@@ -13,14 +14,15 @@ pub const ORIGIN: u8 = b'S';
 
 /// Longest role in characters.
 const ROLE_CHARS_MAX: usize = 20;
-/// Longest role, in bytes, that is copied from another client's string: 20 characters in UTF-8.
+/// Longest role, in bytes, that `rewrap` keeps from a string of another client: 20 characters in
+/// UTF-8.
 pub(super) const CARRIED_ROLE_BYTES_MAX: usize = 4 * ROLE_CHARS_MAX;
 
 /// A data role: 1 to 20 of `a-z 0-9 -`. Safe to log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Role(Box<str>);
 
-/// A role must have 1 to 20 characters of `a-z 0-9 -`. This is a bug of the client.
+/// The text is not a role: a role has 1 to 20 characters of `a-z 0-9 -`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a role is 1 to 20 lower-case letters, digits or hyphens")]
 pub struct InvalidRole;
@@ -52,13 +54,16 @@ impl Role {
 /// The content of a metadata map. The published clients write no other keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Metadata<'a> {
+    /// Data role, for a policy.
     pub(super) role: Option<&'a str>,
+    /// Number of the client program that sealed the value.
     pub(super) origin: Option<u64>,
+    /// Unix seconds by the clock of that client.
     pub(super) encrypted_at: Option<u64>,
 }
 
 impl<'a> Metadata<'a> {
-    /// Splits a payload into its metadata and its text.
+    /// Splits a payload into its metadata and its text. Returns `None` if the metadata is invalid.
     #[inline]
     pub(super) fn split(payload: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let (length, rest) = payload.split_first_chunk()?;
@@ -89,7 +94,7 @@ impl<'a> Metadata<'a> {
         let mut metadata = Self::default();
         let mut seen = [false; 3];
         for _ in 0..reader.map_len().ok()? {
-            let known = key(&mut reader)?;
+            let known = read_key(&mut reader)?;
             match known {
                 Some(key) if seen[key] => return None,
                 Some(0) => metadata.role = Some(reader.str_utf8().ok()?),
@@ -107,8 +112,9 @@ impl<'a> Metadata<'a> {
     }
 }
 
-/// Reads a key and returns the number of a known key.
-fn key(reader: &mut TokenReader<'_>) -> Option<Option<usize>> {
+/// Reads a key. Returns 0 for the role, 1 for the origin, 2 for the time, and `Some(None)` for
+/// another key. Returns `None` if the map is malformed.
+fn read_key(reader: &mut TokenReader<'_>) -> Option<Option<usize>> {
     let known = match reader.peek().ok()? {
         Token::Str(b"dr") => Some(0),
         Token::Str(b"eo") => Some(1),
@@ -119,15 +125,16 @@ fn key(reader: &mut TokenReader<'_>) -> Option<Option<usize>> {
     Some(known)
 }
 
-/// Returns true if `map` is exactly one map that contains a known key.
+/// Returns true if `map` is exactly one map that contains a known key, and `None` if it is
+/// malformed.
 fn names_a_key(map: &[u8]) -> Option<bool> {
     let mut reader = TokenReader::new(map);
-    let mut is_ours = false;
+    let mut has_known_key = false;
     for _ in 0..reader.map_len().ok()? {
-        is_ours |= key(&mut reader)?.is_some();
+        has_known_key |= read_key(&mut reader)?.is_some();
         reader.skip_value().ok()?;
     }
-    Some(is_ours && reader.is_at_end())
+    Some(has_known_key && reader.is_at_end())
 }
 
 /// Collects the first bytes of content that arrives in pieces, until [`Metadata::in_front`] can
@@ -149,8 +156,8 @@ impl ContentPrefix {
                 return missing == 0;
             }
             let (now, later) = content.split_at(missing.min(content.len()));
-            // Reserves twice at most, for the length and for the map, so that at most the length is
-            // left unwiped.
+            // A vector that grows frees its old buffer unwiped. This vector grows at most twice,
+            // for the length and for the map, so that the freed buffer holds only the length.
             self.0.reserve_exact(missing);
             self.0.extend_from_slice(now);
             content = later;
@@ -162,6 +169,8 @@ impl ContentPrefix {
     }
 }
 
+/// Reads an integer, or skips a value of another type and returns `Some(None)`. Returns `None` if
+/// the value is malformed.
 fn integer_or_skip(reader: &mut TokenReader<'_>) -> Option<Option<u64>> {
     if let Ok(value) = reader.u64() {
         return Some(Some(value));
@@ -170,10 +179,11 @@ fn integer_or_skip(reader: &mut TokenReader<'_>) -> Option<Option<u64>> {
     Some(None)
 }
 
-/// The metadata that one sealer puts before every text.
+/// The origin and the time that a sealer writes before every text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MetadataStamp {
     pub(super) origin: u8,
+    /// Unix seconds.
     pub(super) encrypted_at: u32,
 }
 
@@ -181,13 +191,18 @@ impl MetadataStamp {
     /// Writes length and map into `map`, ready to precede a text. A role has at most
     /// [`CARRIED_ROLE_BYTES_MAX`] bytes.
     pub(super) fn encode(self, role: Option<&str>, map: &mut Vec<u8>) {
-        debug_assert!(self.origin < 0x80, "a positive fixint");
+        debug_assert!(
+            self.origin < 0x80,
+            "the origin must fit in one byte of MessagePack"
+        );
         map.clear();
+        // Two bytes for the length, and the header of a map with 3 or 2 entries.
         map.extend_from_slice(&[0, 0, if role.is_some() { 0x83 } else { 0x82 }]);
         if let Some(role) = role {
             map.extend_from_slice(&[0xa2, b'd', b'r']);
             write::str(map, role);
         }
+        // 0xa2: a string of two bytes. 0xce: an unsigned integer of 32 bits.
         map.extend_from_slice(&[0xa2, b'e', b'o', self.origin, 0xa2, b'e', b't', 0xce]);
         map.extend_from_slice(&self.encrypted_at.to_be_bytes());
         let length = u16::try_from(map.len() - 2).expect("a role is short");

@@ -11,7 +11,7 @@ use super::number::{Number, Parsed, parse};
 use super::ring::{Ring, Scheme};
 use super::text::{Aad, Datatype, Parts, SEALED_CHARS_MAX, Tag};
 use crate::aead::{TAG_BYTES, room};
-use crate::{AppKeys, CannotOpen, OpenedSchedules};
+use crate::{AppKeys, CannotOpen, OpenKeyCache};
 
 /// The policy for formats that the vendor has abandoned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl Opener {
     /// Makes the opener use and extend the cache of keys that other requests opened. Many requests
     /// share an ephemeral key, because the published clients use each for 15 seconds.
     #[must_use]
-    pub fn keeping(self, kept: Option<Arc<OpenedSchedules>>) -> Self {
+    pub fn keeping(self, kept: Option<Arc<OpenKeyCache>>) -> Self {
         Self {
             ring: self.ring.keeping(kept),
             ..self

@@ -11,10 +11,9 @@ use std::sync::Arc;
 use super::derive::{Derived, Kdf};
 use super::text::{POINT_BYTES, POINT_CHARS, point};
 use crate::aead::AeadKey;
-use crate::open_key_cache::{HELD_MAX, Name, Schedule};
+use crate::open_key_cache::{CachedSchedule, HELD_MAX, ScheduleId};
 use crate::{
-    AppId, AppKeys, CannotOpen, Curve, KeyState, KeyVersion, OpenedSchedules, Origin, PublicKey,
-    Suite,
+    AppId, AppKeys, CannotOpen, Curve, KeyState, KeyVersion, OpenKeyCache, Origin, PublicKey, Suite,
 };
 
 /// Returns the active versions of `curve`, newest first; none if the app does not read the suite of
@@ -92,7 +91,7 @@ pub(super) struct Ring {
     app: AppId,
     versions: [Vec<Arc<KeyVersion>>; 2],
     /// The cache of keys that earlier requests opened, if enabled.
-    kept: Option<Arc<OpenedSchedules>>,
+    kept: Option<Arc<OpenKeyCache>>,
     points: Vec<Point>,
     by_point: HashMap<(Curve, [u8; POINT_BYTES]), usize>,
     /// The last point, as text. In a document made by one client, every point is the same.
@@ -120,7 +119,7 @@ impl Ring {
         }
     }
 
-    pub(super) fn keeping(self, kept: Option<Arc<OpenedSchedules>>) -> Self {
+    pub(super) fn keeping(self, kept: Option<Arc<OpenKeyCache>>) -> Self {
         Self { kept, ..self }
     }
 
@@ -209,7 +208,7 @@ impl Ring {
         };
         let count = versions.len();
         let names = self.versions[curve as usize].iter().flat_map(|version| {
-            Kdf::ALL.map(|kdf| Name::Evervault {
+            Kdf::ALL.map(|kdf| ScheduleId::Evervault {
                 key: version.id,
                 ephemeral: *ephemeral.compressed(),
                 kdf,
@@ -218,7 +217,7 @@ impl Ring {
         kept.get_each(&self.app, names, |at, schedule| {
             let place = at / Kdf::ALL.len();
             let kdf = Kdf::ALL[at % Kdf::ALL.len()];
-            let Schedule::Evervault(key) = schedule else {
+            let CachedSchedule::Evervault(key) = schedule else {
                 return;
             };
             versions[place].kept[kdf as usize] = Some(key);
@@ -316,12 +315,12 @@ impl Ring {
             {
                 let key = known[kdf as usize].insert(Arc::clone(key));
                 let id = self.versions[ephemeral.curve() as usize][version].id;
-                let name = Name::Evervault {
+                let name = ScheduleId::Evervault {
                     key: id,
                     ephemeral: *ephemeral.compressed(),
                     kdf,
                 };
-                kept.keep(&self.app, name, Schedule::Evervault(Arc::clone(key)));
+                kept.keep(&self.app, name, CachedSchedule::Evervault(Arc::clone(key)));
             }
         }
     }

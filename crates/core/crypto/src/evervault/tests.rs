@@ -16,7 +16,7 @@ use super::file::FileHeader;
 use super::text::Aad;
 use super::*;
 use crate::aead::AeadKey;
-use crate::{AppId, AppKeys, Curve, KeyPair, KeyState, KeyVersion, OpenedSchedules};
+use crate::{AppId, AppKeys, Curve, KeyPair, KeyState, KeyVersion, OpenKeyCache};
 
 const IV: [u8; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11];
 const TIME: u32 = 1_700_000_000;

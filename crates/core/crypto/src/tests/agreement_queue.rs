@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::app;
 use crate::{
     AppId, AppKeys, CannotOpen, Curve, Datatype, EncapsulationPlace, Encoding, KeyPair, KeyScope,
-    KeyState, KeyVersion, OpenedSchedules, Opener, Origin, Sealer, Suite,
+    KeyState, KeyVersion, OpenKeyCache, Opener, Origin, Sealer, Suite,
 };
 
 /// Texts of `count` fields, each under a key of its own.
@@ -92,7 +92,7 @@ fn help_comes_from_the_back_while_the_opener_goes_on_in_front() {
 fn fields_without_agreement_are_not_queued() {
     let keys = app("shop");
     let [had, cached, fresh] = <[_; 3]>::try_from(texts(&keys, 3)).unwrap();
-    let cache = Arc::new(OpenedSchedules::new(NonZeroUsize::new(8).unwrap(), 100));
+    let cache = Arc::new(OpenKeyCache::new(NonZeroUsize::new(8).unwrap(), 100));
     let opener = || Opener::new(Arc::clone(&keys), b"row").keeping(Some(Arc::clone(&cache)));
     opener().open_text(&cached).unwrap();
     let mut opener = opener();
@@ -192,9 +192,9 @@ fn an_agreement_that_fails_fails_for_the_opener_too() {
 }
 
 #[test]
-fn other_requests_get_a_prepared_context_only_after_a_field_opened() {
+fn prepared_contexts_reach_other_requests_only_after_a_field_opened() {
     let keys = app("shop");
-    let cache = Arc::new(OpenedSchedules::new(NonZeroUsize::new(8).unwrap(), 100));
+    let cache = Arc::new(OpenKeyCache::new(NonZeroUsize::new(8).unwrap(), 100));
     let mut opener = Opener::new(Arc::clone(&keys), b"row").keeping(Some(Arc::clone(&cache)));
     let queue = opener.share_agreements();
     let envelope = &texts(&keys, 1)[0];

@@ -9,7 +9,7 @@ use super::{DHKEM, app};
 use crate::open_key_cache::HELD_MAX;
 use crate::{
     AppId, AppKeys, CannotOpen, Curve, Datatype, Encoding, Envelope, Error, Kek, KeyId, KeyPair,
-    KeyScope, KeyState, KeyVersion, OpenedSchedules, Opener, PublicKey, Scalar, Sealer, Suite,
+    KeyScope, KeyState, KeyVersion, OpenKeyCache, Opener, PublicKey, Scalar, Sealer, Suite,
 };
 
 /// Bytes of an envelope that are of its header, whatever its suite and encoding.
@@ -227,7 +227,7 @@ fn under_a_key_of_two_apps_each_opens_its_own() {
 #[test]
 fn kept_schedules_serve_other_requests_within_their_bounds() {
     let keys = app("shop");
-    let kept = Arc::new(OpenedSchedules::new(2.try_into().unwrap(), 3));
+    let kept = Arc::new(OpenKeyCache::new(2.try_into().unwrap(), 3));
     let seal = |curve| {
         let mut envelope = Vec::new();
         sealer(&keys, curve, KeyScope::Request, Encoding::Text, b"ctx")
@@ -313,7 +313,7 @@ fn a_disabled_version_neither_opens_nor_seals() {
         .unwrap()
         .seal(Datatype::Binary, b"x", &mut envelope)
         .unwrap();
-    let kept = Arc::new(OpenedSchedules::new(9.try_into().unwrap(), 9));
+    let kept = Arc::new(OpenKeyCache::new(9.try_into().unwrap(), 9));
     assert!(
         Opener::new(active, b"")
             .keeping(Some(kept.clone()))
@@ -336,7 +336,7 @@ fn a_disabled_version_neither_opens_nor_seals() {
 #[test]
 fn an_opener_says_what_it_opens_without_an_agreement() {
     let keys = app("shop");
-    let kept = Arc::new(OpenedSchedules::new(100.try_into().unwrap(), 9));
+    let kept = Arc::new(OpenKeyCache::new(100.try_into().unwrap(), 9));
     let opener = || Opener::new(keys.clone(), b"").keeping(Some(kept.clone()));
     for (encoding, scope) in [
         (Encoding::Text, KeyScope::Request),

@@ -9,7 +9,7 @@ use super::{hex, unhex};
 use crate::evervault::{self, Form};
 use crate::{
     AppId, AppKeys, CannotOpen, Datatype, Encoding, Error, HybridPublicKey, Kek, KeyMaterial,
-    KeyScope, KeyState, KeyVersion, OpenedSchedules, Opener, Origin, PublicKey, Sealer, SigningKey,
+    KeyScope, KeyState, KeyVersion, OpenKeyCache, Opener, Origin, PublicKey, Sealer, SigningKey,
     Suite, VerifyingKey,
 };
 
@@ -64,7 +64,7 @@ fn envelopes_to_a_public_key_open_with_their_origin() {
         let outside = seal(keys.app(), &client, b"row");
         let inside = seal(keys.app(), keys.newest(suite).unwrap(), b"row");
         assert_eq!(outside.len(), inside.len());
-        let cache = Arc::new(OpenedSchedules::new(NonZeroUsize::new(8).unwrap(), 100));
+        let cache = Arc::new(OpenKeyCache::new(NonZeroUsize::new(8).unwrap(), 100));
         // The second pass takes its schedules from the cache.
         for _ in 0..2 {
             let mut opener =

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 use super::{hex, unhex};
 use crate::{
     AppId, AppKeys, CannotOpen, Clock, Datatype, Encoding, Envelope, EpochLifetime, Error, KeyId,
-    KeyScope, KeyState, KeyVersion, OpenedSchedules, Opener, Sealer, Suite, XaesKey, XaesSecret,
+    KeyScope, KeyState, KeyVersion, OpenKeyCache, Opener, Sealer, Suite, XaesKey, XaesSecret,
 };
 
 /// Seals under a key of the specification's form.
@@ -278,7 +278,7 @@ fn a_symmetric_key_needs_no_agreement_no_table_and_no_cache() {
         (Ok(false), Ok(false))
     );
     assert!(Sealer::if_ready(keys.app(), version, Encoding::Text, b"").is_some());
-    let kept = Arc::new(OpenedSchedules::new(9.try_into().unwrap(), 9));
+    let kept = Arc::new(OpenKeyCache::new(9.try_into().unwrap(), 9));
     let mut opener = Opener::new(Arc::clone(&keys), b"ctx").keeping(Some(Arc::clone(&kept)));
     for _ in 0..100 {
         let (text, binary) = (one(&keys, Encoding::Text), one(&keys, Encoding::Binary));

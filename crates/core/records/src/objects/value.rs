@@ -21,21 +21,22 @@ use crate::objects::PropertyType;
 
 pub(crate) use email::EmailParts;
 
-/// Longest string in bytes, also of the bytes of a blob and of the canonical form of JSON.
+/// Longest string, longest blob, and longest canonical form of JSON, in bytes.
 pub const VALUE_BYTES_MAX: usize = 64 << 10;
 /// Longest string in bytes that a property with an index accepts.
 pub const INDEXED_STRING_BYTES_MAX: usize = 1024;
-/// Longest name in bytes.
+/// Longest value of type name, in bytes.
 pub const NAME_BYTES_MAX: usize = 1024;
-/// Longest address in bytes.
+/// Longest value of type address, in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 4096;
-/// Highest number of containers inside each other in JSON.
+/// Maximum depth of nested arrays and maps in JSON.
 pub const JSON_DEPTH_MAX: usize = 32;
 
 /// Bytes of the longest header of a string or of binary.
 const HEADER_BYTES_MAX: usize = 5;
 
-/// An invalid value. Names the type and the rule, and never any part of the value.
+/// The reason why a value is invalid. The text names the type and the rule, and no part of the
+/// value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a value of type {property_type} must {rule}")]
 pub struct ValueError {
@@ -45,7 +46,7 @@ pub struct ValueError {
     pub rule: &'static str,
 }
 
-/// A stored value, or the rule that is broken.
+/// The canonical encoding of a value, or the rule that the value breaks.
 type Checked = Result<Zeroizing<Vec<u8>>, &'static str>;
 
 const ONE_VALUE: &str = "be one MessagePack value";
@@ -115,7 +116,7 @@ fn checked(property_type: PropertyType, raw: &[u8]) -> Checked {
     }
 }
 
-/// Returns the text of a string. Everything else breaks the rule.
+/// Returns the text of a string token. Returns `rule` as the error for another token.
 fn string_text<'a>(token: Token<'a>, rule: &'static str) -> Result<&'a str, &'static str> {
     match token {
         Token::Str(bytes) => std::str::from_utf8(bytes).map_err(|_| UTF8),
@@ -183,12 +184,14 @@ fn check_blob(token: Token<'_>) -> Checked {
 
 fn check_json(raw: &[u8]) -> Checked {
     const LONG: &str = "have at most 65536 bytes as MessagePack";
-    // A canonical form is at most twice as long as its input, and inputs can have longer encodings
-    // than needed.
+    // An input has at most 9 times the length of its canonical form: an integer of 1 byte can be
+    // encoded in 9 bytes.
     if raw.len() > 9 * VALUE_BYTES_MAX {
         return Err(LONG);
     }
     check_single_value(raw)?;
+    // The canonical form has at most twice the length of the input. A growing vector would leave
+    // unwiped copies.
     let mut out = Zeroizing::new(Vec::with_capacity(2 * raw.len()));
     canonical(raw, &mut out).map_err(|_| ONE_VALUE)?;
     if out.len() > VALUE_BYTES_MAX {
@@ -218,7 +221,7 @@ fn check_single_value(raw: &[u8]) -> Result<(), &'static str> {
         }
         if token.children() > 0 {
             if open.len() == JSON_DEPTH_MAX {
-                return Err("have at most 32 containers inside each other");
+                return Err("be nested at most 32 levels deep");
             }
             open.push(token.children());
         }
@@ -243,7 +246,7 @@ fn check_name(text: &str) -> Checked {
         return Err("have no control characters");
     }
     if !text.chars().any(is_visible) {
-        return Err("not be empty");
+        return Err("have a visible character");
     }
     Ok(stored(text))
 }
@@ -257,10 +260,10 @@ fn check_address(text: &str) -> Checked {
         .chars()
         .any(|char| char.is_control() && char != '\n')
     {
-        return Err("have no control characters other than line ends");
+        return Err("have no control characters except line breaks");
     }
     if !text.chars().any(is_visible) {
-        return Err("not be empty");
+        return Err("have a visible character");
     }
     Ok(stored(text))
 }
@@ -270,7 +273,7 @@ fn is_visible(char: char) -> bool {
     !char.is_whitespace() && !is_zero_width(char)
 }
 
-/// Returns true for a character without width that text can hold unseen.
+/// Returns true for an invisible character without width, such as a zero-width space.
 pub(crate) fn is_zero_width(char: char) -> bool {
     matches!(char, '\u{200B}'..='\u{200D}' | '\u{2060}' | '\u{FEFF}')
 }

@@ -1,4 +1,4 @@
-//! Decodes and encodes the values of parameters, according to the rule of a row.
+//! Decodes and encodes the values of parameters, by the rules in the table of parameters.
 
 use sealwire_msgpack::{Token, write};
 
@@ -8,7 +8,8 @@ use super::{Envelope, Secret, Suite};
 use crate::invalid_request::InvalidRequest;
 use crate::reading::{Params, broken_rule};
 
-/// Implements [`Parameter`] for types that one method of [`Params`] reads and one function writes.
+/// Implements [`Parameter`] for types. Each line has the type, its blank value, the method of
+/// [`Params`] that reads it, and an expression that writes it.
 macro_rules! values {
     ($($type:ty: $blank:expr, $read:ident, |$value:ident, $form:ident, $out:ident| $write:expr;)+) => {
         $(impl<'a> Parameter<'a> for $type {
@@ -140,8 +141,8 @@ impl<'a> Parameter<'a> for Vec<Suite> {
     }
 }
 
-/// Writes the length of a list. The limits of servers are far below 32 bits, so they reject a
-/// length that does not fit.
+/// Writes the length of a list. A length above 32 bits becomes `u32::MAX`, which every server
+/// rejects as too long.
 pub(super) fn write_len(out: &mut Vec<u8>, len: usize) {
     write::array_len(out, u32::try_from(len).unwrap_or(u32::MAX));
 }

@@ -130,7 +130,7 @@ struct EngineArgs {
     /// App whose keys mask; equal values give equal masks everywhere
     #[arg(long, short, default_value = dev_folder::DEMO_APP)]
     app: String,
-    /// Reason, for the audit trail; a role may require it
+    /// Reason, for the audit log; a role may require it
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     /// Longest time of a batch, with its waits for an engine that is overloaded, restarts or cannot

@@ -86,7 +86,7 @@ pub(super) struct DatabaseArgs {
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
-    /// Reason, for the audit trail; a role may require it
+    /// Reason, for the audit log; a role may require it
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     /// Longest time of a request, with its waits for an engine that is overloaded, restarts or

@@ -109,19 +109,19 @@ pub enum JobError {
         what: String,
     },
     /// The output is a file that the job reads.
-    #[error("{path} is a file that is read: write the output to another file", path = path.display())]
+    #[error("{path} is an input of this command: write the output to another file", path = path.display())]
     SameFile {
         /// The output.
         path: PathBuf,
     },
     /// The output exists already.
-    #[error("{path} is there already: remove it, or say that it is to be replaced", path = path.display())]
+    #[error("{path} exists already: remove it, or add --replace", path = path.display())]
     Exists {
         /// The output.
         path: PathBuf,
     },
     /// The output would replace a device, a pipe or a socket.
-    #[error("{path} is not a regular file, and is not replaced: name another file", path = path.display())]
+    #[error("{path} is not a regular file, so it cannot be replaced: choose another output file", path = path.display())]
     NotRegular {
         /// The output.
         path: PathBuf,

@@ -158,7 +158,7 @@ impl Sink for Writer {
         self.to_write
             .send((done.bytes, done.permit))
             .await
-            .map_err(|_| JobError::Panicked("the writer ended".to_owned()))
+            .map_err(|_| JobError::Panicked("the thread that writes the output ended".to_owned()))
     }
 }
 

@@ -9,8 +9,8 @@
 //! * the batches in flight, whose bytes a semaphore bounds,
 //! * of the column that is read, a page and the dictionary,
 //! * of the column that is written, a page. A column with a dictionary also needs the dictionary
-//!   (at most a megabyte) and the encoded entry numbers of the row group, since the dictionary
-//!   comes first in the file.
+//!   (at most a megabyte) and the encoded indices of the row group, since the dictionary comes
+//!   first in the file.
 //!
 //! All other data is streamed.
 
@@ -81,8 +81,8 @@ pub(crate) async fn mask_parquet<E: Engine>(
     .await
 }
 
-/// Masks a file on this thread, and drops the output. `mask` returns one scalar per value of a
-/// column. Returns the number of rows.
+/// For fuzzing: masks a file on this thread, and drops the output. `mask` returns one MessagePack
+/// scalar per value of a column. Errors name the file `-`. Returns the number of rows.
 pub(crate) fn mask_here(
     file: std::fs::File,
     rules: Arc<Rules>,
@@ -92,15 +92,18 @@ pub(crate) fn mask_here(
     let length = file.metadata().map_err(JobError::io("-"))?.len();
     let source = SourceFile::new(file, length);
     let metadata = source::read_metadata("-", &source)?;
+
     let layout = Layout::new(
         "-".to_owned(),
         Arc::new(Plan::new(rules)),
         metadata,
         is_masked,
     )?;
-    // All batches wait, since this thread does all work.
+
+    // The queue holds all batches of the file, because this thread writes only after it has read.
     let (to_write, changed) = mpsc::channel(Semaphore::MAX_PERMITS);
     let shared = Arc::new(source.clone());
+
     let mut first_row = 0;
     for group in layout.metadata.row_groups() {
         for column in layout.changed_columns() {
@@ -124,6 +127,7 @@ pub(crate) fn mask_here(
         }
         first_row += group.num_rows() as u64;
     }
+
     drop(to_write);
     let unfinished = UnfinishedOutput::create(&Output::Nowhere, None, &JobStop::default())?;
     write::write_file(&source, &layout, unfinished, changed, &Progress::default()).outcome?;
@@ -141,16 +145,20 @@ struct OpenedJob {
     unfinished: UnfinishedOutput,
 }
 
-/// Opens the input and begins the output. `layout` does the checks that concern columns.
+/// Opens the input and begins the output. `make_layout` checks the columns and returns the layout.
 fn open_job(
     input: &Input,
     output: &Output,
     stop: &JobStop,
-    layout: impl FnOnce(String, parquet::file::metadata::ParquetMetaData) -> Result<Layout, JobError>,
+    make_layout: impl FnOnce(
+        String,
+        parquet::file::metadata::ParquetMetaData,
+    ) -> Result<Layout, JobError>,
 ) -> Result<OpenedJob, JobError> {
     let source = source::open(input, stop)?;
     let metadata = source::read_metadata(&input.name(), &source)?;
-    let layout = layout(input.name(), metadata)?;
+    let layout = make_layout(input.name(), metadata)?;
+
     let unfinished = match (source.origin(), output) {
         (Origin::Object(reader, _), Output::Object { object, .. }) if reader.object() == object => {
             return Err(JobError::SameFile {
@@ -172,7 +180,7 @@ struct JobState {
     layout: Layout,
     limits: Limits,
     /// Limits the batches that threads work on; one permit per batch.
-    cpu: Arc<Semaphore>,
+    cpu_permits: Arc<Semaphore>,
 }
 
 impl JobState {
@@ -182,7 +190,8 @@ impl JobState {
         input: I,
         work: impl FnOnce(&Self, I) -> O + Send + 'static,
     ) -> Result<O, JobError> {
-        let permit = Arc::clone(&self.cpu).acquire_owned().await;
+        // An error is impossible: the semaphore is never closed.
+        let permit = Arc::clone(&self.cpu_permits).acquire_owned().await;
         let job = Arc::clone(self);
         let outcome = spawn_blocking(move || {
             let _permit = permit;
@@ -230,26 +239,30 @@ impl OpenedJob {
         let records = layout.metadata.file_metadata().num_rows().max(0) as u64;
         progress.set_totals(bytes_in, records);
         let stop = progress.job_stop().clone();
-        let cpu = Arc::new(Semaphore::new(limits.workers.max(1)));
+        let cpu_permits = Arc::new(Semaphore::new(limits.workers.max(1)));
         let job = Arc::new(JobState {
             layout,
             limits,
-            cpu,
+            cpu_permits,
         });
 
+        // Short queues: the budget of bytes limits the batches in flight.
         let (to_change, batches) = mpsc::channel(1);
         let (to_write, changed) = mpsc::channel(2);
+
         let reading = spawn_blocking({
             let source = source.clone();
             let job = Arc::clone(&job);
             let budget = ByteBudget::new(limits.in_flight_bytes_max);
             move || read::read_columns(&source, &job.layout, (limits, &budget), &to_change)
         });
+
         let writing = spawn_blocking({
             let source = source.clone();
             let job = Arc::clone(&job);
             move || write::write_file(&source, &job.layout, unfinished, changed, &progress)
         });
+
         let changing = async {
             let mut writer = ToWriter(to_write);
             in_order(
@@ -260,36 +273,44 @@ impl OpenedJob {
             )
             .await
         };
-        // The queues close when `changing` ends, and then the threads end, too.
+
+        // When `changing` ends or is dropped by a stop, both queues close, so that both threads
+        // end.
         let outcome = tokio::select! {
             outcome = changing => outcome,
             () = stop.requested() => Err(JobError::Stopped),
         };
+
         let WrittenFile {
             unfinished,
             bytes: bytes_out,
             outcome: written,
         } = writing.await?;
+
         let failed = match (written, outcome) {
             (Ok(()), Ok(())) => None,
             // If the job failed elsewhere, the writer only reports `Stopped`, so the other error is
             // the cause.
             (Err(JobError::Stopped) | Ok(()), Err(error)) | (Err(error), _) => {
+                // If reading an object failed first, that is the cause.
                 Some(source.cause(error))
             }
         };
+
         // A thread that panicked closes the queues of the others, so its error takes precedence. A
         // stopped job does not wait for its input.
         let panicked = tokio::select! {
             read = reading => read.err().map(JobError::from),
             () = stop.requested() => None,
         };
+
         // After a stop, the errors of the threads only follow from the stop.
         let failed = if stop.is_requested() {
             Some(JobError::Stopped)
         } else {
             panicked.or(failed)
         };
+
         spawn_blocking(move || match failed {
             None => unfinished.finish(),
             Some(error) => Err(unfinished.discard(error)),
@@ -327,6 +348,7 @@ impl Sink<ColumnPart<ChangedBatch>> for ToWriter {
         self.0
             .send(done)
             .await
-            .map_err(|_| JobError::Panicked("the writer ended".to_owned()))
+            // The error of the writer, if it has one, replaces this one.
+            .map_err(|_| JobError::Panicked("the thread that writes the output ended".to_owned()))
     }
 }

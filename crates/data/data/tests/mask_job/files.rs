@@ -519,8 +519,8 @@ fn an_output_replaces_regular_files_only() {
     assert_eq!(run.names(), before);
     std::os::unix::fs::symlink("in", run.path("to_input")).expect("links");
     for (name, inputs, expected) in [
-        ("in", &["in"][..], "is a file that is read"),
-        ("to_input", &["none", "in"], "is a file that is read"),
+        ("in", &["in"][..], "is an input of this command"),
+        ("to_input", &["none", "in"], "is an input of this command"),
         ("pipe", &["in"], "is not a regular file"),
         ("in", &["pipe"], ""),
         ("new", &["in"], ""),

@@ -460,7 +460,7 @@ fn an_object_is_replaced_only_on_request_and_is_never_the_input() {
     assert!(
         error
             .to_string()
-            .starts_with("s3://lake/out.parquet is there already"),
+            .starts_with("s3://lake/out.parquet exists already"),
         "{error}"
     );
     assert_eq!(lake.get("out.parquet").expect("an object"), b"before");

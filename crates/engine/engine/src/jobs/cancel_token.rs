@@ -90,13 +90,13 @@ impl CancelToken {
         }
     }
 
-    /// Notes the number of fields done so far, and of those that failed.
-    pub fn count_fields(&self, fields: u64, errors: u64) {
+    /// Sets the number of fields done so far, and of those that failed.
+    pub fn set_field_counts(&self, fields: u64, errors: u64) {
         self.done[0].store(fields, Ordering::Relaxed);
         self.done[1].store(errors, Ordering::Relaxed);
     }
 
-    /// Returns the last noted counts. The counts are final once the job has sent its result.
+    /// Returns the last counts. The counts are final once the job has sent its result.
     pub fn field_counts(&self) -> (u64, u64) {
         (
             self.done[0].load(Ordering::Relaxed),

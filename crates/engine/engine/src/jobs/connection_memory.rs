@@ -1,7 +1,7 @@
-//! Bytes held for the requests of one connection. A connection over its bound is not read until it
-//! holds less.
+//! Counts the bytes that the requests and responses of one connection hold. Above
+//! `limits.bytes_per_connection_max`, no further request of the connection starts.
 //!
-//! The scheduler bounds the memory of all connections and of each client.
+//! The scheduler limits the memory of all connections together and of each client.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,38 +13,38 @@ use tokio::sync::Notify;
 pub struct ConnectionMemory {
     used: AtomicUsize,
     max: usize,
-    lowered: Notify,
+    has_shrunk: Notify,
 }
 
 impl ConnectionMemory {
-    /// Creates the account of a connection that holds nothing. The request that reaches `max` can
-    /// exceed it.
+    /// Creates the counter of a connection. A request that starts below the limit of `max` bytes
+    /// can exceed the limit.
     pub fn new(max: usize) -> Arc<Self> {
         Arc::new(Self {
             used: AtomicUsize::new(0),
             max,
-            lowered: Notify::new(),
+            has_shrunk: Notify::new(),
         })
     }
 
-    /// Returns true if one more request can start.
-    pub fn is_below_max(&self) -> bool {
+    /// Returns true if another request can start: if at most `max` bytes are held.
+    pub fn is_within_max(&self) -> bool {
         self.used.load(Ordering::Acquire) <= self.max
     }
 
     /// Waits until one more request can start. Cancel-safe.
-    pub async fn below_max(&self) {
+    pub async fn wait_until_within_max(&self) {
         loop {
-            let lowered = self.lowered.notified();
-            if self.is_below_max() {
+            let has_shrunk = self.has_shrunk.notified();
+            if self.is_within_max() {
                 return;
             }
-            lowered.await;
+            has_shrunk.await;
         }
     }
 }
 
-/// Bytes of one request, counted with those of its connection and released on drop.
+/// Bytes that one request holds. They count for its connection until the reservation is dropped.
 #[derive(Debug)]
 pub struct Reservation {
     connection: Arc<ConnectionMemory>,
@@ -52,7 +52,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Counts `bytes` in.
+    /// Reserves `bytes`. Never fails.
     pub fn new(connection: &Arc<ConnectionMemory>, bytes: usize) -> Self {
         connection.used.fetch_add(bytes, Ordering::AcqRel);
         Self {
@@ -61,7 +61,7 @@ impl Reservation {
         }
     }
 
-    /// How many.
+    /// Returns the number of reserved bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -76,7 +76,7 @@ impl Reservation {
             self.connection
                 .used
                 .fetch_sub(self.bytes - bytes, Ordering::AcqRel);
-            self.connection.lowered.notify_one();
+            self.connection.has_shrunk.notify_one();
         }
         self.bytes = bytes;
     }
@@ -96,12 +96,12 @@ mod tests {
     fn connection_memory_is_released_on_drop() {
         let connection = ConnectionMemory::new(50);
         let mut first = Reservation::new(&connection, 60);
-        assert!(!connection.is_below_max());
+        assert!(!connection.is_within_max());
         let second = Reservation::new(&connection, 40);
         first.set(10);
-        assert!(connection.is_below_max());
+        assert!(connection.is_within_max());
         first.set(11);
-        assert!(!connection.is_below_max() && first.bytes() == 11);
+        assert!(!connection.is_within_max() && first.bytes() == 11);
         drop((first, second));
         assert_eq!(connection.used.load(Ordering::Relaxed), 0);
     }
@@ -112,7 +112,7 @@ mod tests {
         let held = Reservation::new(&connection, 60);
         let waiting = tokio::spawn({
             let connection = Arc::clone(&connection);
-            async move { connection.below_max().await }
+            async move { connection.wait_until_within_max().await }
         });
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());

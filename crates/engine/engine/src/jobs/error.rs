@@ -95,8 +95,8 @@ pub enum RequestFailure {
     #[error(transparent)]
     Denied(#[from] Denied),
     /// The principal's permissions cannot be read now. Details go to the log only.
-    #[error("access: {0}")]
-    Unknown(LoadError),
+    #[error("the permissions of this principal cannot be loaded: {0}")]
+    PermissionsUnknown(LoadError),
     /// The hourly limit of the principal's role is reached.
     #[error("the role of this principal grants {hourly} fields an hour")]
     HourlyLimitReached {
@@ -209,7 +209,7 @@ pub enum RequestFailure {
     )]
     Sealed,
     /// The audit record cannot be written, and the operator requires a record for each request.
-    #[error("the audit trail cannot be written")]
+    #[error("the audit log cannot be written; retry later")]
     Audit,
     /// A defect of the engine or its libraries. Details go to the log only.
     #[error("internal: {0}")]
@@ -242,7 +242,7 @@ impl RequestFailure {
             | Self::Denied(_)
             | Self::LongWithoutRole
             | Self::RoleMask(_) => ErrorCode::Forbidden,
-            Self::Unknown(_) => ErrorCode::Unavailable,
+            Self::PermissionsUnknown(_) => ErrorCode::Unavailable,
             Self::Exhausted | Self::SubjectsChanged => ErrorCode::Conflict,
             Self::Store(StoreError::Fenced { .. }) => ErrorCode::Conflict,
             Self::Store(error) if can_be_temporary(error) => ErrorCode::Unavailable,
@@ -340,7 +340,7 @@ impl RequestFailure {
             Self::LongWithoutRole => self
                 .plain(self.to_string())
                 .with(Detail::text("missing", "role")),
-            Self::Unknown(_) => self
+            Self::PermissionsUnknown(_) => self
                 .plain(
                     "the permissions of this principal cannot be read now and are not cached"
                         .into(),
@@ -501,7 +501,8 @@ mod tests {
             ErrorCode::NotFound,
             "the token does not exist: it was deleted or has expired, or belongs to another collection",
         );
-        let unknown = RequestFailure::Unknown(LoadError::failed("10.0.0.1 does not answer"));
+        let unknown =
+            RequestFailure::PermissionsUnknown(LoadError::failed("10.0.0.1 does not answer"));
         check(
             unknown,
             ErrorCode::Unavailable,

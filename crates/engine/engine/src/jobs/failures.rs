@@ -34,7 +34,7 @@ pub fn log_failure(
                 None => tracing::debug!(%principal, msgid, %failure, "call failed"),
             }
         }
-        RequestFailure::Store(_) | RequestFailure::Unknown(_) => {
+        RequestFailure::Store(_) | RequestFailure::PermissionsUnknown(_) => {
             match failures.of_the_store.record(now) {
                 Some(suppressed) => {
                     tracing::warn!(%principal, msgid, %failure, suppressed, "call failed")

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use sealwire_crypto::evervault::{self, Legacy, Number, OpenedFile, OpenedValue};
 use sealwire_crypto::{
-    self as crypto, AgreementQueue, AppKeys, CannotOpen, Datatype, OpenedSchedules, Opener, Origin,
+    self as crypto, AgreementQueue, AppKeys, CannotOpen, Datatype, OpenKeyCache, Opener, Origin,
     looks_like_binary, looks_like_text,
 };
 use sealwire_msgpack::{Token, TokenReader, write};
@@ -205,7 +205,7 @@ pub struct Evervault {
     /// True if values whose datatype is not authenticated are opened as text.
     ignores_unauthenticated_types: bool,
     /// Cache of key schedules that earlier requests opened, if enabled.
-    key_cache: Option<Arc<OpenedSchedules>>,
+    key_cache: Option<Arc<OpenKeyCache>>,
     opener: Option<Box<evervault::Opener>>,
     /// Tells when to stop.
     cancel: Arc<CancelToken>,
@@ -232,7 +232,7 @@ impl Evervault {
 
     /// Adds the cache of keys that other requests opened.
     #[must_use]
-    pub fn with_key_cache(self, key_cache: Option<Arc<OpenedSchedules>>) -> Self {
+    pub fn with_key_cache(self, key_cache: Option<Arc<OpenKeyCache>>) -> Self {
         Self { key_cache, ..self }
     }
 

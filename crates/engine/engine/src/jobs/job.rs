@@ -27,12 +27,11 @@ use crate::jobs::read_ahead::ReadAhead;
 use crate::jobs::scheduler::RequestHelp;
 use crate::jobs::slice_timer::{SliceTimer, Timed};
 use crate::jobs::tokens::detokenize::DetokenizeFields;
+use crate::jobs::tokens::store_io::FRAME_BYTES;
 use crate::jobs::tokens::tokenize::TokenizeFields;
 use sealwire_settings::Limits;
 use sealwire_telemetry::metrics::{AgreementLabel, MaskLabel, MethodLabel, Metrics, TokenLabel};
 
-/// Bytes of a response around its document, without the lists.
-const FRAME_BYTES: usize = 128;
 /// Bytes of a listed error besides its path.
 const LISTED_ERROR_BYTES: usize = 48;
 /// Bytes of a listed position, or of the header of a text.
@@ -219,8 +218,12 @@ impl FieldWork for TokenFields {
 
     fn count(&self, metrics: &Metrics) {
         match self {
-            Self::Tokenize(fields) => metrics.tokens(TokenLabel::Mismatched, fields.mismatched),
-            Self::Detokenize(fields) => metrics.fields_masked(MaskLabel::Role, fields.masked()),
+            Self::Tokenize(fields) => {
+                metrics.count_tokens(TokenLabel::Mismatched, fields.mismatched)
+            }
+            Self::Detokenize(fields) => {
+                metrics.count_masked_fields(MaskLabel::Role, fields.masked())
+            }
         }
     }
 }
@@ -317,7 +320,7 @@ impl Suspended {
         self.metrics.count_fields(self.spec.method, self.walked);
         self.spec
             .cancel
-            .count_fields(self.walked, self.fields.errors().count());
+            .set_field_counts(self.walked, self.fields.errors().count());
 
         let errors = Some(self.fields.errors());
         let generation = self.spec.generation;
@@ -614,7 +617,7 @@ impl Job {
         let errors = self.errors().map_or(0, FieldErrors::count);
         self.spec
             .cancel
-            .count_fields(self.walk.fields() as u64, errors);
+            .set_field_counts(self.walk.fields() as u64, errors);
         Ok(match std::mem::replace(&mut self.stage, JobStage::Over) {
             JobStage::Running(Fields::Tokens(fields)) if fields.needs_store() => {
                 Outcome::NeedsStore(Box::new(Suspended {
@@ -662,11 +665,11 @@ impl Job {
         fields.work().count(&self.metrics);
         if let Some(opener) = fields.work_mut().opener() {
             self.metrics
-                .key_agreements(AgreementLabel::Request, opener.agreements() as u64);
+                .count_key_agreements(AgreementLabel::Request, opener.agreements() as u64);
         }
         if let Some(read_ahead) = &self.read_ahead {
             self.metrics
-                .key_agreements(AgreementLabel::IdleThread, read_ahead.agreements_started());
+                .count_key_agreements(AgreementLabel::IdleThread, read_ahead.agreements_started());
         }
     }
 
@@ -681,7 +684,7 @@ impl Job {
         self.count_results();
         self.spec
             .cancel
-            .count_fields(fields, self.errors().map_or(0, FieldErrors::count));
+            .set_field_counts(fields, self.errors().map_or(0, FieldErrors::count));
         if let Some(reason) = self
             .spec
             .cancel

@@ -1,11 +1,13 @@
 //! Reads a document ahead of its job, so that idle crypto threads make the key agreements that the
 //! job will need.
 //!
-//! A document of rows that other requests sealed takes one Diffie-Hellman per field, about 36 us,
-//! while its walk takes well under 1 us per field. A second walk over the same fields therefore
-//! finds the next envelopes long before the job does. Only crypto threads for which no slice is queued do this, in
-//! steps of about one agreement, so another request waits for one step at most. The request's
-//! tenant is charged for the agreements that it uses.
+//! If each field was sealed under its own ephemeral key, opening takes one Diffie-Hellman per
+//! field, about 36 us. The walk alone takes less than 1 us per field. A second walk over the same
+//! document therefore finds the next envelopes long before the job does.
+//!
+//! Only crypto threads without a queued slice do this, in steps of about one agreement. Another
+//! request therefore waits for at most one step. The tenant of the request pays for the agreements
+//! that the job uses.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,14 +20,15 @@ use sealwire_payload::{Budget, Field, Outcome, Path, Progress, Transform, Walk};
 
 use crate::jobs::scheduler::{HelpStep, RequestHelp};
 
-/// Bounds one step of the walk, to about the time of one agreement. A longer string is checked in
-/// one step, as in a slice.
+/// Limits of one step of the walk: about the time of one agreement. A string above `bytes_max` is
+/// still scanned in one step, as in a slice of a job.
 const STEP: Budget = Budget {
     fields_max: 32,
     bytes_max: 16 << 10,
 };
 
-/// Agreements that are queued, if the document has as many, before helpers make the last of them.
+/// Number of queued agreements up to which helpers read on. Helpers make the last queued agreement
+/// only when this many are queued or the document has no more.
 const WAITING_MIN: usize = 32;
 
 /// The walk ahead of one job.
@@ -33,8 +36,8 @@ pub struct ReadAhead {
     payload: Bytes,
     agreements: Arc<AgreementQueue>,
     scan: Mutex<Scan>,
-    /// True once the job has ended. Helpers hold references to this while they do a step, and
-    /// several could keep each other's alive.
+    /// True once the job has ended. Helpers hold an `Arc` during a step. Without this flag, helpers
+    /// that overlap could go on with the work of a job that has ended.
     has_ended: AtomicBool,
 }
 
@@ -45,7 +48,7 @@ struct Scan {
 }
 
 impl ReadAhead {
-    /// Begins where the job is: at `walk`.
+    /// Creates a scan that starts at the position of the job's `walk`.
     pub fn new(payload: Bytes, walk: &Walk, agreements: Arc<AgreementQueue>) -> Self {
         let scan = Scan {
             walk: walk.clone().without_output(),
@@ -64,7 +67,8 @@ impl ReadAhead {
         self.has_ended.store(true, Ordering::Relaxed);
     }
 
-    /// Skips the fields that the job has passed. Returns false if there is nothing to do.
+    /// Skips the fields that the job has passed. Returns false if helpers have nothing to do.
+    /// Returns true without skipping while a helper reads.
     pub fn catch_up_with(&self, walk: &Walk) -> bool {
         let mut scan = match self.scan.try_lock() {
             Ok(scan) => scan,
@@ -84,8 +88,9 @@ impl ReadAhead {
         self.agreements.started()
     }
 
-    /// Adds envelopes to the queue, unless no envelope is left or the queue is full. Only one
-    /// thread at a time does this. Other threads must not wait, since slices can need them.
+    /// Adds envelopes to the queue, unless the document has no more or the queue is full. One
+    /// thread at a time reads. Another thread does not wait for it, because a slice can need that
+    /// thread.
     fn read_on(&self) -> HelpStep {
         let mut scan = match self.scan.try_lock() {
             Ok(scan) => scan,
@@ -113,24 +118,24 @@ impl RequestHelp for ReadAhead {
             return HelpStep::Nothing;
         }
 
-        // Agreements just ahead of the job are of no use: the job comes to them while they are
-        // being made.
-        let reads = self.agreements.waiting() < WAITING_MIN;
-        let read = if reads {
+        // Reading comes first. With few agreements in the queue, the last one is just ahead of the
+        // job, and the job would reach it before it is made.
+        let must_read = self.agreements.waiting() < WAITING_MIN;
+        let step = if must_read {
             self.read_on()
         } else {
             HelpStep::Nothing
         };
 
-        if read == HelpStep::Done || self.agreements.agree_next() {
+        if step == HelpStep::Done || self.agreements.agree_next() {
             HelpStep::Done
         } else {
-            read
+            step
         }
     }
 }
 
-/// Adds the agreements of envelopes, and keeps every field.
+/// A transform that queues the agreement of each envelope and changes no field.
 struct Envelopes<'a>(&'a AgreementQueue);
 
 impl Transform for Envelopes<'_> {
@@ -200,7 +205,7 @@ mod tests {
         }
     }
 
-    /// Opens what it meets, as a job does.
+    /// Opens each text field, as a job does.
     struct Opens<'a>(&'a mut Opener);
 
     impl Transform for Opens<'_> {

@@ -40,7 +40,7 @@ impl StoreCalls {
             self.metrics.count_rejection(RejectionLabel::Storage);
             RequestFailure::StoreBehind(rejection)
         })?;
-        self.metrics.throttled(start.elapsed());
+        self.metrics.observe_throttle(start.elapsed());
         Ok(permit)
     }
 

@@ -203,7 +203,7 @@ impl UnopenedFields {
     /// Adds the numbers to the metrics.
     pub(super) fn count(&self, metrics: &Metrics) {
         for (label, fields) in SuiteLabel::ALL.into_iter().zip(self.0) {
-            metrics.fields_cannot_open(label, fields);
+            metrics.count_unopened_fields(label, fields);
         }
     }
 }
@@ -308,7 +308,7 @@ impl FieldWork for ShowFields {
     }
 
     fn count(&self, metrics: &Metrics) {
-        metrics.fields_masked(MaskLabel::Role, self.disclosure.masked());
+        metrics.count_masked_fields(MaskLabel::Role, self.disclosure.masked());
         self.open.unopened.count(metrics);
     }
 }

@@ -288,7 +288,7 @@ impl FieldWork for MaskFields {
     }
 
     fn count(&self, metrics: &Metrics) {
-        metrics.fields_masked(MaskLabel::Call, self.masked);
+        metrics.count_masked_fields(MaskLabel::Call, self.masked);
     }
 }
 

@@ -302,7 +302,7 @@ struct ObjectsRun<'a> {
 impl ObjectsRun<'_> {
     /// Counts the objects of the request for its audit record, and those that are not there.
     fn count(&self, objects: usize, missing: usize) {
-        self.cancel.count_fields(objects as u64, missing as u64);
+        self.cancel.set_field_counts(objects as u64, missing as u64);
     }
 
     async fn sweep(

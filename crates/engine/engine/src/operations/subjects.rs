@@ -189,7 +189,7 @@ fn value_text(datatype: Datatype, value: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Returns the id by which requests and the audit trail name a subject.
+/// Returns the id by which requests and the audit log name a subject.
 fn subject_text(id: SubjectId) -> String {
     format!("{:032x}", u128::from_be_bytes(id.0))
 }
@@ -315,7 +315,7 @@ impl SubjectsRun<'_> {
         let known = version % 2 == 1;
         // The row of an erased subject was changed last when it was erased.
         let erased = row.filter(|_| !known).map(|row| row.updated);
-        self.cancel.count_fields(1, u64::from(!known));
+        self.cancel.set_field_counts(1, u64::from(!known));
         Ok(SubjectFound {
             id: subject_text(self.id),
             known,
@@ -448,7 +448,7 @@ impl SubjectsRun<'_> {
             }
         }
 
-        self.cancel.count_fields(
+        self.cancel.set_field_counts(
             (tokens.len() + unreadable.len()) as u64,
             unreadable.len() as u64,
         );
@@ -519,7 +519,7 @@ impl SubjectsRun<'_> {
             }
         }
 
-        self.cancel.count_fields(
+        self.cancel.set_field_counts(
             (objects.len() + unreadable.len()) as u64,
             unreadable.len() as u64,
         );
@@ -600,7 +600,7 @@ impl SubjectsRun<'_> {
                 })
                 .await?;
             tokens += page.found;
-            self.cancel.count_fields(tokens, 0);
+            self.cancel.set_field_counts(tokens, 0);
             after_token = page.next;
             is_last = after_token.is_none();
         }
@@ -627,7 +627,7 @@ impl SubjectsRun<'_> {
                 self.objects.write(group, self.deadline).await?;
                 objects += count;
                 in_pass += count;
-                self.cancel.count_fields(tokens + objects, 0);
+                self.cancel.set_field_counts(tokens + objects, 0);
             }
             after = next;
             // A rewrap can have sealed an object again between the two steps of its removal.

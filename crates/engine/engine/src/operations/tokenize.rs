@@ -44,10 +44,11 @@ impl Tokenize {
         principal: &Principal,
         limits: &Limits,
     ) -> Result<TokenizeSpec, RequestFailure> {
+        // Fails before the walk if no key can seal tokens.
         collection.keys.newest().ok_or(RequestFailure::NoTokenKey)?;
         if collection.is_shared() && !self.document.context.is_empty() {
             // The context would bind nothing, and the client would believe that it does.
-            let rule = "must be empty: the collection's tokens are the same for all contexts; make one with scope \"context\"";
+            let rule = "must be empty: the collection's tokens are the same for all contexts; create a collection with scope \"context\" instead";
             return Err(RequestFailure::Param {
                 name: "context",
                 rule,
@@ -86,6 +87,7 @@ impl Tokenize {
 
 impl Operation for Tokenize {
     fn kind(&self, _: &Apps, _: &str) -> OperationKind {
+        // The kind of `tokenize` does not depend on a suite or a key scope.
         OperationKind::of(Method::Tokenize, Suite::P256, KeyScope::default())
     }
 
@@ -139,7 +141,7 @@ impl Operation for Tokenize {
             }),
         )?;
 
-        // Rows authenticate a hash of the context.
+        // Rows authenticate a hash of the context, so its length does not matter.
         Ok(Plan::Document(DocumentPlan {
             context_bytes: 0,
             response_bytes,

@@ -145,17 +145,17 @@ struct TokensTask<'a> {
     deadline: Instant,
 }
 
-/// Counts changed rows for metrics and the audit trail. Returns the response unchanged.
+/// Counts changed rows for metrics and the audit log. Returns the response unchanged.
 fn count_changed(cancel: &CancelToken, counted: Counted) -> Counted {
     let missing = counted.missing.len() as u64;
-    cancel.count_fields(counted.count + missing, missing);
+    cancel.set_field_counts(counted.count + missing, missing);
     counted
 }
 
-/// Counts read rows for metrics and the audit trail. Returns the response unchanged.
+/// Counts read rows for metrics and the audit log. Returns the response unchanged.
 fn count_listed(cancel: &CancelToken, listed: sealwire_wire::Tokens) -> sealwire_wire::Tokens {
     let missing = listed.tokens.iter().filter(|token| token.is_none()).count();
-    cancel.count_fields(listed.tokens.len() as u64, missing as u64);
+    cancel.set_field_counts(listed.tokens.len() as u64, missing as u64);
     listed
 }
 
@@ -172,7 +172,7 @@ impl TokensTask<'_> {
                 subject,
             }) => {
                 let token = self.find(&value, &context, subject.as_ref()).await?;
-                cancel.count_fields(1, u64::from(token.is_none()));
+                cancel.set_field_counts(1, u64::from(token.is_none()));
                 Found { token, generation }.encode(out);
             }
             Request::List(listing) => {

@@ -378,7 +378,7 @@ impl ProviderUse {
     fn report(&self, metrics: &Metrics, audit: &Audit) {
         metrics
             .providers
-            .used(&self.provider, self.operation, self.outcome, self.took);
+            .count_use(&self.provider, self.operation, self.outcome, self.took);
         audit.event(&Event::Provider {
             operation: self.operation.as_str(),
             provider: &self.provider,

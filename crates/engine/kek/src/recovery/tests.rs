@@ -266,7 +266,7 @@ async fn a_provider_of_shares_wraps_and_never_unwraps() {
 }
 
 #[test]
-fn no_debug_text_or_error_contains_a_recovery_secret() {
+fn debug_texts_and_errors_contain_no_recovery_secret() {
     let key = RecoveryKey::generate(SET).unwrap();
     let shares = key.split(2, 3).unwrap();
     let shown = format!("{key:?} {:?} {shares:?}", key.public().unwrap());

@@ -59,7 +59,7 @@ const TRANSIT: Table = &[
 ];
 
 #[test]
-fn each_kind_is_read() {
+fn provider_kinds_are_read() {
     let file = ProviderSettings::File {
         path: "/etc/sealwire/kek.key".into(),
     };
@@ -164,7 +164,7 @@ fn each_kind_is_read() {
 }
 
 #[test]
-fn each_way_to_log_in_to_transit_is_read() {
+fn transit_logins_are_read() {
     let transit = |login: TransitLogin| TransitOptions {
         ca: Some("/etc/sealwire/vault.pem".into()),
         ..TransitOptions::new("https://vault.internal:8200", "sealwire", login)
@@ -253,7 +253,7 @@ fn each_way_to_log_in_to_transit_is_read() {
 }
 
 #[test]
-fn every_setting_that_is_needed_is_named_when_it_is_missing() {
+fn missing_settings_are_named() {
     let kinds: [(&str, Table); 5] = [
         ("file", &[("path", "kek.key")]),
         ("environment", &[("variable", "SEALWIRE_KEK")]),
@@ -495,7 +495,7 @@ const FOLDER: &str = "SEALWIRE_TEST_SETTINGS_FOLDER";
 const VARIABLE: &str = "SEALWIRE_TEST_SETTINGS_KEK";
 
 #[test]
-fn each_kind_is_parsed_built_and_used() {
+fn provider_kinds_are_parsed_built_and_used() {
     let hsm = SoftHsm::new().unwrap_or_else(|error| panic!("{error}"));
     hsm.add_token("sealwire", "correct-pin")
         .unwrap_or_else(|error| panic!("{error}"));

@@ -144,7 +144,7 @@ fn fixed_shares_still_join() {
 }
 
 #[test]
-fn each_byte_of_a_coefficient_is_uniform() {
+fn coefficients_have_uniform_bytes() {
     // Of two shares with threshold 2, value = secret + coefficient * index: index 1 shows the
     // coefficient. Of threshold 3, value 2 + secret + 2 * (value 1 + secret) is the last
     // coefficient times 6.
@@ -172,7 +172,7 @@ fn each_byte_of_a_coefficient_is_uniform() {
 }
 
 #[test]
-fn each_altered_character_is_found() {
+fn altered_characters_of_a_share_are_found() {
     let text = shares(2, 3)[1].to_text();
     assert_eq!(text.len(), TEXT_CHARS);
     assert_eq!(text.len(), 92);

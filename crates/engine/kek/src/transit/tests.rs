@@ -41,7 +41,7 @@ async fn check_round_trip(transit: &Transit, case: &str) {
 }
 
 #[tokio::test]
-async fn every_login_wraps_and_unwraps() {
+async fn logins_of_all_kinds_wrap_and_unwrap() {
     let harness = TransitHarness::start().await;
     for (case, options) in [
         ("token file", harness.by_token(&[KEY]).await),
@@ -395,7 +395,7 @@ async fn a_wrapping_token_is_used_once_and_only_if_its_path_is_right() {
         .wrap(&root_key(), &SLOT)
         .await;
     assert_eq!(kind_of(&result), "denied", "{result:?}");
-    assert!(result.unwrap_err().to_string().contains("was not made at"));
+    assert!(result.unwrap_err().to_string().contains("was not created at"));
 
     let transit = Transit::new(options.clone()).unwrap();
     check_round_trip(&transit, "the token of another path was left alone").await;
@@ -409,7 +409,7 @@ async fn a_wrapping_token_is_used_once_and_only_if_its_path_is_right() {
         result
             .unwrap_err()
             .to_string()
-            .contains("the wrapping token is spent")
+            .contains("the wrapping token was already used")
     );
 
     harness.revoke(&harness::token_of(&transit).await).await;

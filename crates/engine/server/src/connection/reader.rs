@@ -39,12 +39,15 @@ pub(super) struct Reader<R> {
     input: Input<R>,
     scanner: Scanner,
     shutdown: Shutdown,
+    /// Set while a message has arrived in part.
     message_started: Option<MessageStart>,
-    /// True after the first message, which tells whether the client speaks another protocol.
+    /// True after the first message. Only the first bytes of a connection can be an HTTP request.
     has_received: bool,
+    /// The long message that is arriving, if the scheduler has been asked for it.
     streaming: Option<StreamingRequest>,
-    /// Oldest first.
+    /// Requests that wait to start, oldest first.
     deferred: VecDeque<DeferredRequest>,
+    /// Memory of the deferred requests.
     deferred_bytes: usize,
     backoff: ClassBackoff,
     /// An in-flight permit for the next request, acquired while this request could not start.
@@ -108,7 +111,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             return self.wait(ReadMode::Paused { until: None }).await;
         }
         if let Some(until) = self.connection.state.pace.pause(Instant::now()) {
-            self.connection.engine.metrics.read_paused();
+            self.connection.engine.metrics.count_read_pause();
             return self.wait(ReadMode::Paused { until: Some(until) }).await;
         }
 
@@ -349,7 +352,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Responds to methods that cost nothing, and rejects unknown methods. These requests are never
+    /// Responds to methods that cost little, and rejects unknown methods. These requests are never
     /// rejected for overload.
     async fn respond_at_once(
         &mut self,
@@ -436,8 +439,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             // A pause ends, or a deferred request must be rejected.
             () = sleep_until(wake_at.unwrap_or(read_deadline)), if wake_at.is_some() => (),
             // A long message is admitted, or its admission took too long.
-            late = wait_for_admission(streaming), if !reads && streaming.is_some() => rejection = late,
-            // What waits is rejected.
+            rejected = wait_for_admission(streaming), if !reads && streaming.is_some() => rejection = rejected,
+            // The engine drains: deferred requests and a waiting long message are rejected.
             _ = shutdown.started(), if watch_shutdown => (),
             // The next bytes did not arrive in time.
             () = sleep_until(read_deadline), if reads => return self.handle_read_timeout().await,
@@ -484,7 +487,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         {
             return Ok(());
         }
-        let error = RpcError::new(ErrorCode::DeadlineExceeded, "nothing arrived in time");
+        let error = RpcError::new(
+            ErrorCode::DeadlineExceeded,
+            "no request arrived within limits.idle_ms_max, or a message was not complete within limits.message_ms_max",
+        );
         self.connection.send_protocol_error(&error).await;
         Err(End::Disconnected)
     }
@@ -517,7 +523,7 @@ async fn acquired(
     connection: &Arc<Connection>,
 ) -> Option<InFlightPermit> {
     let permit = acquiring
-        .get_or_insert_with(|| Box::pin(Arc::clone(connection).in_flight()))
+        .get_or_insert_with(|| Box::pin(Arc::clone(connection).acquire_in_flight()))
         .await;
     *acquiring = None;
     permit
@@ -570,7 +576,7 @@ impl Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReadMode {
     On,
-    /// Do not read before a buffered message has started. A pause can delay this start until
+    /// Do not read until a buffered request has started or been rejected, at the earliest at
     /// `until`.
     Paused {
         until: Option<Instant>,

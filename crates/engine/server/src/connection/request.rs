@@ -1,10 +1,10 @@
-//! Handles a data request, from its decoded message to its response. The steps, in the order of
-//! time:
+//! Handles a data request, from its decoded message to its response. The steps, in their order:
 //!
 //! 1. `Reader::dispatch` decodes the message ([`decode`](sealwire_engine::operations::decode)) and
 //!    finds an in-flight permit.
-//! 2. [`prepare`] authorizes the request and offers it to the scheduler, which admits, delays or
-//!    rejects it.
+//! 2. [`prepare`] offers the request to the scheduler, which admits, delays or rejects it. If the
+//!    permissions of the principal are cached, [`prepare`] authorizes the request before and plans
+//!    it afterwards. Otherwise [`run`] does both, because the permissions must be loaded.
 //! 3. [`plan`] resolves names to keys and reserves memory for the response.
 //! 4. [`run`] waits for admission and for the work, at most until a cancel or the deadline. A
 //!    network thread does the work of small requests itself if nothing is queued.
@@ -37,7 +37,7 @@ use sealwire_engine::operation::{
 use sealwire_service::spans::Traced;
 use sealwire_telemetry::metrics::{MethodLabel, RequestReport, RequestTimes, ResponseCode};
 
-/// Most bytes of a response before its result.
+/// Largest size of the part of a response before its result, in bytes.
 const RESPONSE_HEADER_BYTES: usize = 16;
 
 /// A decoded request whose message is complete.
@@ -77,7 +77,8 @@ pub(super) struct Prepared {
     pub(super) admission: AdmissionPermit,
     pub(super) task: Task,
     deadline: Instant,
-    /// When the request was offered to the scheduler, if its message was complete by then.
+    /// Time when the request was offered to the scheduler. `None` if its message was not complete
+    /// then, or if a wait for the store would falsify the measurement.
     offered: Option<Instant>,
     /// Set if the request is sampled for tracing.
     traced: Option<Traced>,
@@ -86,7 +87,7 @@ pub(super) struct Prepared {
 /// The progress of a request.
 pub(super) enum Task {
     /// The permissions of its principal must be looked up first.
-    Unauthorized(Box<dyn Operation>),
+    PermissionsUnknown(Box<dyn Operation>),
     /// The request is permitted and planned.
     Planned(PlannedTask),
 }
@@ -196,7 +197,7 @@ pub(super) fn prepare(
             }
             planned => Task::Planned(planned?),
         },
-        None => Task::Unauthorized(operation),
+        None => Task::PermissionsUnknown(operation),
     };
     let traced = engine.traces.sample(request.options.traceparent());
     Ok(Prepared {
@@ -208,7 +209,7 @@ pub(super) fn prepare(
     })
 }
 
-/// Rejects a request with its size class.
+/// Returns the rejection of a request, with its size class, for the pause of larger requests.
 fn overloaded(
     engine: &Engine,
     kind: OperationKind,
@@ -219,7 +220,8 @@ fn overloaded(
     Rejected { failure, class }
 }
 
-/// Resolves a permitted request against the apps and reserves memory for it. Never waits.
+/// Charges the hourly limit of the principal, resolves the request against the apps, and reserves
+/// memory for it. Never waits.
 fn plan(
     connection: &Connection,
     request: &Request,
@@ -323,7 +325,7 @@ pub(super) async fn handle(
     in_flight: InFlightPermit,
 ) {
     let engine = &connection.engine;
-    let _counted = InFlight::new(engine);
+    let _counted = InFlightCount::new(engine);
     let msgid = request.msgid;
     let method = MethodLabel::from(request.options.method);
 
@@ -338,6 +340,8 @@ pub(super) async fn handle(
         .as_ref()
         .map_or_else(|failure| failure.code().into(), |_| ResponseCode::OK);
 
+    // The record names the outcome of the work; metrics and span the outcome for the client, which
+    // differs if the record cannot be written.
     let mut summary = RequestSummary {
         method,
         options: Some(&request.options),
@@ -347,7 +351,8 @@ pub(super) async fn handle(
         arrived: request.arrived,
     };
     let recording = connection.record(&summary);
-    // The client gets the outcome after it is recorded.
+    // The client gets the outcome after it is recorded. If other requests are in flight, the write
+    // waits for their records.
     let outcome = match recording
         .wait_until_durable(engine.metrics.requests_in_flight.get() > 1)
         .await
@@ -360,7 +365,8 @@ pub(super) async fn handle(
         Ok((bytes, admission)) => (bytes, Some(admission)),
         Err(failure) => {
             report.code = failure.code().into();
-            log_failure(&engine.failures, &connection.principal, msgid, &failure); // The only log line for it.
+            // This is the only place that logs the failure.
+            log_failure(&engine.failures, &connection.principal, msgid, &failure);
             (connection.error_response(msgid, &failure), None)
         }
     };
@@ -441,12 +447,14 @@ async fn run(
         },
     );
     let bytes = result?;
+    // Normally shrinks the reservation. If not, the response counts with the reserved size.
     admission.resize(bytes.capacity());
     Ok((bytes, admission))
 }
 
-/// Does the work of a prepared request, after its admission. Returns the response. Clears `offered`
-/// if the time since then is more than predicted work, and sets `times` for a document.
+/// Loads missing permissions, waits for admission and does the work of a request. Returns the
+/// response. Clears `offered` if the request waits for the store, which the prediction does not
+/// include. Sets `times` for a document.
 async fn finish_task(
     connection: &Connection,
     request: &Request,
@@ -464,7 +472,7 @@ async fn finish_task(
         is_over: false,
     };
     let task = match task {
-        Task::Unauthorized(operation) => {
+        Task::PermissionsUnknown(operation) => {
             let task = authorize_and_plan(connection, request, operation, admission).await?;
             admission.restart_wait();
             task
@@ -534,7 +542,9 @@ async fn run_job(
 ) -> Result<Vec<u8>, RequestFailure> {
     loop {
         match admission.run_inline(job) {
-            Ok(()) => drop(engine.metrics.calls_inline.inc()),
+            Ok(()) => {
+                engine.metrics.calls_inline.inc();
+            }
             Err(job) => admission.submit(job),
         }
         let ended = finished
@@ -591,16 +601,16 @@ impl Drop for CountIfStopped<'_> {
 }
 
 /// Counts a request in flight until it is dropped.
-struct InFlight(Arc<Engine>);
+struct InFlightCount(Arc<Engine>);
 
-impl InFlight {
+impl InFlightCount {
     fn new(engine: &Arc<Engine>) -> Self {
         engine.metrics.requests_in_flight.inc();
         Self(Arc::clone(engine))
     }
 }
 
-impl Drop for InFlight {
+impl Drop for InFlightCount {
     fn drop(&mut self) {
         self.0.metrics.requests_in_flight.dec();
     }

@@ -175,7 +175,7 @@ async fn authorize(
 ) -> Result<PlannedTask, RequestFailure> {
     let Prepared {
         mut admission,
-        task: Task::Unauthorized(operation),
+        task: Task::PermissionsUnknown(operation),
         ..
     } = prepared
     else {
@@ -210,7 +210,7 @@ async fn waiting_request_is_authorized_when_it_starts() {
     advance(CACHE + Duration::from_secs(1)).await;
     let (deferred, unknown) = prepared(&connection, deferred);
     assert!(
-        matches!(unknown.task, Task::Unauthorized(_)),
+        matches!(unknown.task, Task::PermissionsUnknown(_)),
         "decided by what held when it arrived"
     );
     let decided = authorize(&connection, &deferred, unknown).await;
@@ -230,7 +230,7 @@ async fn memory_beyond_the_message_is_not_reserved_before_the_decision() {
             ..
         },
     ) = prepared(&connection, first);
-    let Task::Unauthorized(operation) = task else {
+    let Task::PermissionsUnknown(operation) = task else {
         panic!("nothing is cached")
     };
     assert_eq!(
@@ -442,7 +442,7 @@ async fn requests_in_flight_are_bounded_by_principal_beside_the_connection() {
         "a permit of the connection alone is given back"
     );
     assert!(other.try_in_flight_permit().is_some());
-    let waits = tokio::spawn(async move { Arc::new(two).in_flight().await.is_some() });
+    let waits = tokio::spawn(async move { Arc::new(two).acquire_in_flight().await.is_some() });
     tokio::task::yield_now().await;
     assert!(!waits.is_finished());
     drop(permit);

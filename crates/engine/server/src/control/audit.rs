@@ -107,7 +107,7 @@ pub(super) fn unrecorded() -> RpcError {
     // The error suggests no retry time, because a client must not repeat a change blindly.
     RpcError::new(
         ErrorCode::Unavailable,
-        "the audit trail cannot be written; the change may have been made",
+        "the audit log cannot be written; the change may have been made",
     )
 }
 

@@ -164,7 +164,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         // Every message counts, including messages without a response.
         self.slice.count_unit(0).await;
         if let Some(until) = self.state.pace.pause(Instant::now()) {
-            self.service.engine.metrics.read_paused();
+            self.service.engine.metrics.count_read_pause();
             tokio::select! {
                 () = sleep_until(until) => (),
                 _ = shutdown.started() => return Err(Closed),

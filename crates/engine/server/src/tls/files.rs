@@ -1,10 +1,9 @@
-//! The contents of a configuration's PEM files, read at one time. Two reads are compared by
-//! content.
+//! The contents of the PEM files that a configuration names, read one after the other.
 //!
-//! Contents are compared and not modification times. This detects every change: a rename, a symlink
-//! that Kubernetes moves, or two writes within the clock's resolution. A file that was restored
-//! counts as unchanged. The files are few and small, so a read takes much less than 1 ms, and about
-//! 10 ms with a revocation list of maximum size.
+//! Changes are detected by a digest of the contents, not by modification times. This detects a
+//! rename, a symlink that Kubernetes moves, and two writes within the clock's resolution. Files
+//! that have their earlier content again count as unchanged. The files are few and small, so a read
+//! takes much less than 1 ms, and about 10 ms with a revocation list of maximum size.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,8 +19,8 @@ use zeroize::Zeroizing;
 use super::TlsError;
 use sealwire_settings::{ControlListen, Tls};
 
-/// The bytes of a file, or the reason why it cannot be used. Wiped, since one of the files is a
-/// private key.
+/// The bytes of a file, or the reason why the file cannot be used. The bytes are wiped on drop,
+/// because one of the files is a private key.
 type FileContent = Result<Zeroizing<Vec<u8>>, FileProblem>;
 
 /// The reason why a file cannot be used.
@@ -39,7 +38,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Reads each file once. Blocks.
+    /// Reads each file once. Blocks on the file system.
     pub(crate) fn read(tls: &Tls, control: Option<&ControlListen>) -> Self {
         let data = [
             Some(&tls.certificate),
@@ -147,7 +146,7 @@ fn read_file(file: &Path, kind: FileKind) -> FileContent {
             FileErrorReason::Exposed(exposure) => FileProblem::Exposed(Arc::new(exposure)),
             FileErrorReason::NotRegular | FileErrorReason::TooLong(_) => FileProblem::Unreadable(
                 io::ErrorKind::Other,
-                format!("not a file of at most {PEM_BYTES_MAX} bytes"),
+                format!("must be a regular file of at most {PEM_BYTES_MAX} bytes"),
             ),
         }
     })

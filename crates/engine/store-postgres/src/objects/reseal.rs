@@ -1,5 +1,5 @@
-//! Resealing of objects: counts by key, walks over objects of other keys, and compare-and-set of
-//! sealed contents.
+//! Resealing of objects: counts the objects of each key, lists the objects of other keys than the
+//! newest, and replaces sealed contents by compare-and-set.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,16 @@ use sealwire_store::{MapId, MapView, ObjectId, ObjectRow, Page, Reseal, SCAN_BYT
 
 pub(super) static COUNT_KEYS: &str = count!("sealwire.objects", "t.key");
 
-/// `$5`: the key that the objects must not have. `$6`: maximum number of objects. `$7`: an object
-/// is not returned if the preceding objects have at least this many sealed bytes.
+/// `$1` to `$4`: as in `list!`. `$5`: objects of this key are skipped. `$6`: maximum number of
+/// objects. `$7`: limit in bytes; an object is not returned if those before it in the page have at
+/// least this many sealed bytes.
 pub(super) static OTHER_KEYS: &str = list!("t.key <> $5", "$6", "$7");
 
-/// `$3`: the generation of the view. `$4`: the new key. `$5` to `$7`: ids, old and new contents, in
-/// the order of ids, so that concurrent statements wait for each other and do not deadlock. Returns
-/// the fence if it is above the generation, and the ids that have the new content.
+/// `$1`, `$2`: app and collection. `$3`: the generation of the view. `$4`: the new key. `$5` to
+/// `$7`: ids, old contents and new contents, sorted by id, so that concurrent statements wait for
+/// each other and do not deadlock. If the collection has a fence above `$3`, nothing changes, and
+/// each line has that fence. Otherwise, the lines have the ids of the objects that have the new
+/// content.
 pub(super) static RESEAL: &str = "WITH fence AS MATERIALIZED (
         SELECT f.generation FROM sealwire.object_fences f
         WHERE f.app = $1 AND f.collection = $2 AND f.generation > $3
@@ -51,8 +54,8 @@ impl PostgresStore {
                 let (app, collection) = map_numbers(map)?;
                 let after = start_after(&after);
                 let limit = limit.clamp(1, LOOK_MAX);
-                let look = limit as i64;
-                let params: [&(dyn ToSql + Sync); 4] = [&app, &collection, &after, &look];
+                let look_param = limit as i64;
+                let params: [&(dyn ToSql + Sync); 4] = [&app, &collection, &after, &look_param];
                 let lines = store
                     .query_by(deadline, &store.shared.slow, true, COUNT_KEYS, &params)
                     .await?;
@@ -82,11 +85,18 @@ impl PostgresStore {
                 let limit = limit.clamp(1, LOOK_MAX);
                 let key = key.as_slice();
                 let look = look_of(limit);
-                let looks = look as i64;
-                let limits = limit as i64;
+                let look_param = look as i64;
+                let limit_param = limit as i64;
                 let bytes = SCAN_BYTES as i64;
-                let params: [&(dyn ToSql + Sync); 7] =
-                    [&app, &collection, &after, &looks, &key, &limits, &bytes];
+                let params: [&(dyn ToSql + Sync); 7] = [
+                    &app,
+                    &collection,
+                    &after,
+                    &look_param,
+                    &key,
+                    &limit_param,
+                    &bytes,
+                ];
                 let lines = store
                     .query_by(deadline, &store.shared.slow, true, OTHER_KEYS, &params)
                     .await?;

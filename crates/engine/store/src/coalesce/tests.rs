@@ -185,7 +185,7 @@ async fn callers_who_come_back_at_once_are_shared_among_lanes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_apps_bulk_does_not_hold_up_another() {
+async fn bulk_of_an_app_does_not_delay_other_apps() {
     let store = Faulty::slow(ms(10), Duration::ZERO);
     let coalescer = over(&store, ONE);
     let (bulk, single) = (fresh(), fresh());

@@ -128,7 +128,7 @@ mod tests {
     crate::control_promises!(open);
 
     #[tokio::test]
-    async fn every_handle_is_told_of_a_change() {
+    async fn changes_reach_all_handles() {
         let one = MemoryStore::default();
         let other = one.clone();
         one.commit(0, "app/shop", Some(b"{}")).await.unwrap();

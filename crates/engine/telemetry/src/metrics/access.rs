@@ -10,7 +10,7 @@ use sealwire_service::{label, metrics};
 
 use super::labels::MissingLabel;
 
-/// Operation that was denied.
+/// The label `operation`: the operation that was denied.
 struct OperationLabel(Operation);
 
 impl Labels for OperationLabel {
@@ -55,10 +55,11 @@ label! {
 metrics! {
     /// Metrics of authorization decisions and of the permission cache.
     pub struct AccessMetrics {
-        /// Requests that no role grants, even if access.mode observe permits them; unknown: no
-        /// response from the store
+        /// Requests that no role grants, also those that access.mode observe permits; unknown:
+        /// the permissions could not be loaded
         denied: ByLabel<(OperationLabel, MissingLabel), Counter> = "sealwire_access_denied_total";
-        /// Permission cache events; stale: stale hits, failure: failed loads
+        /// Permission cache events; stale: uses of an expired entry because loads fail or take
+        /// long, failure: failed loads
         events: ByLabel<CacheEvent, Counter> = "sealwire_access_cache_total";
         /// Principals in the permission cache
         entries: Gauge = "sealwire_access_cache_entries";
@@ -70,7 +71,7 @@ metrics! {
 }
 
 impl AccessMetrics {
-    /// Sets the mode of `access.mode`.
+    /// Sets the gauge of this mode to 1 and the others to 0.
     pub fn set_mode(&self, mode: AccessMode) {
         for (gauge, of) in self.modes.iter().zip(ModeLabel::MODES) {
             gauge.set((of == mode).into());
@@ -78,19 +79,19 @@ impl AccessMetrics {
     }
 
     /// Counts a request that no role grants.
-    pub fn denied(&self, operation: Operation, missing: Missing) {
+    pub fn count_denied(&self, operation: Operation, missing: Missing) {
         let missing = MissingLabel::from(missing);
         self.denied.of((OperationLabel(operation), missing)).inc();
     }
 
-    /// Counts a request for which the store did not tell whether a role grants it.
-    pub fn unknown(&self, operation: Operation) {
+    /// Counts a request of a principal whose permissions could not be loaded.
+    pub fn count_unknown(&self, operation: Operation) {
         let missing = MissingLabel::UNKNOWN;
         self.denied.of((OperationLabel(operation), missing)).inc();
     }
 
     /// Sets the function that reads the cache's statistics at each scrape.
-    pub fn watch(&self, probe: Box<dyn Fn() -> Stats + Send + Sync>) {
+    pub fn watch_cache(&self, probe: Box<dyn Fn() -> Stats + Send + Sync>) {
         self.cache.watch(probe);
     }
 

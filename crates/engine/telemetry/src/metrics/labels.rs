@@ -90,7 +90,7 @@ wire_label! {
 label! {
     /// Thread that made a key agreement.
     pub enum AgreementLabel = "thread" {
-        /// The thread that opened the field, when it opened the field.
+        /// The thread that processes the request, when it opens the field.
         Request = "request",
         /// An idle crypto thread, ahead of the request.
         IdleThread = "idle_thread",
@@ -142,8 +142,8 @@ label! {
         Found = "found",
         /// Not found for `detokenize`.
         Missing = "missing",
-        /// The token was found by a value's fingerprint but stands for another value: the store was
-        /// altered.
+        /// The store returned a token for the fingerprint of a value, but the token belongs to
+        /// another value: the store was altered.
         Mismatched = "mismatched",
     }
 }
@@ -189,11 +189,14 @@ label! {
     pub enum ConnectionOutcome = "outcome" {
         /// The handshake succeeded, and the connection is open.
         Accepted = "accepted",
-        /// The connection exceeded `limits.connections_max`.
+        /// No permit for a connection was left: `limits.connections_max` on the data and HTTP
+        /// listeners together, 64 on the control listener.
         Refused = "refused",
-        /// The connection exceeded `limits.connections_per_principal_max`.
+        /// The principal has the maximum number of connections
+        /// (`limits.connections_per_principal_max`; the control listener has its own limit).
         PrincipalRefused = "principal_refused",
-        /// The handshake failed: no certificate, a certificate of an unknown issuer, or not TLS.
+        /// The handshake failed: no certificate, a certificate of an unknown issuer, or not TLS. Or
+        /// the client certificate was no longer accepted when the handshake ended.
         TlsFailed = "tls_failed",
         /// The handshake took longer than `limits.handshake_ms_max`.
         TlsTimeout = "tls_timeout",
@@ -275,7 +278,7 @@ label! {
 }
 
 label! {
-    /// Reason for which a request was rejected as overload.
+    /// Reason for which a request was rejected as overloaded.
     pub enum RejectionLabel = "reason" {
         /// The principal has too much work queued already.
         Backlog = "backlog",

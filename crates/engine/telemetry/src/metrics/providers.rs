@@ -12,7 +12,7 @@ use std::time::Duration;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use sealwire_service::metrics::{Gauge64, Open, State};
+use sealwire_service::metrics::{Gauge64, OpenFamily, State};
 use sealwire_service::{label, label_set, metrics};
 
 /// Label of slots whose provider is not configured here. No provider can have this name.
@@ -96,17 +96,17 @@ label_set! {
 metrics! {
     /// Metrics of the providers that wrap and unwrap root keys.
     pub struct ProviderMetrics {
-        /// Uses of providers of the root key; probe: check of a slot, abandoned: not waited for, as
-        /// another slot answered first
-        uses: Open<UseLabels, Counter> = "sealwire_provider_requests_total";
+        /// Requests to providers of the root key; probe: check of a slot, abandoned: ended early,
+        /// because another slot responded first or the load was cancelled
+        uses: OpenFamily<UseLabels, Counter> = "sealwire_provider_requests_total";
         /// Duration of uses of providers
-        seconds: Open<SecondsLabels, Histogram> = "sealwire_provider_seconds", SECONDS;
-        /// Slots of the active root key, by their last use; ?: the provider is not configured
-        slots: Open<SlotLabels, Gauge> = "sealwire_provider_slots";
-        /// Time at which the provider's slot last unwrapped the root key, in seconds since 1970;
-        /// inf: no slot
-        verified: Open<ProviderLabels, Gauge64> = "sealwire_provider_verified_timestamp_seconds";
-        /// Kinds by name.
+        seconds: OpenFamily<SecondsLabels, Histogram> = "sealwire_provider_seconds", SECONDS;
+        /// Slots of the active root key, by the result of their last use; provider ?: not configured
+        slots: OpenFamily<SlotLabels, Gauge> = "sealwire_provider_slots";
+        /// Time at which a slot of the provider last unwrapped the root key, the oldest of its
+        /// slots, in seconds since 1970 UTC; inf: no slot
+        verified: OpenFamily<ProviderLabels, Gauge64> = "sealwire_provider_verified_timestamp_seconds";
+        /// The configured providers: kind by name.
         providers: State<Mutex<BTreeMap<String, &'static str>>>;
     }
 }
@@ -134,7 +134,7 @@ impl ProviderMetrics {
     }
 
     /// Counts a use of a provider that was added.
-    pub fn used(
+    pub fn count_use(
         &self,
         provider: &str,
         operation: ProviderOperation,
@@ -245,13 +245,13 @@ mod tests {
         let providers = &metrics.providers;
         providers.add("local", "file");
         providers.add("hsm", "pkcs11");
-        providers.used(
+        providers.count_use(
             "hsm",
             ProviderOperation::Unwrap,
             ProviderOutcome::Denied,
             Duration::from_millis(40),
         );
-        providers.used(
+        providers.count_use(
             "east",
             ProviderOperation::Unwrap,
             ProviderOutcome::Ok,

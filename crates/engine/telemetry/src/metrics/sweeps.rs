@@ -19,7 +19,7 @@ label! {
 label! {
     /// Outcome of a sweep.
     pub enum SweepOutcome = "outcome" {
-        /// All maps were swept.
+        /// The rows of all collections were examined.
         Done = "done",
         /// Another engine has the lease.
         Elsewhere = "elsewhere",
@@ -33,9 +33,9 @@ label! {
 }
 
 metrics! {
-    /// See the module.
+    /// Counters of the sweeps that archive and remove rows in the background.
     pub struct SweepMetrics {
-        /// Sweeps; elsewhere: another engine has the lease
+        /// Sweeps that archive and remove rows; elsewhere: another engine does it at present
         sweeps: ByLabel<SweepOutcome, Counter> = "sealwire_sweeps_total";
         /// Token rows archived, pruned after their retention time, or erased with their collection
         rows: ByLabel<SweepAction, Counter> = "sealwire_swept_rows_total";
@@ -44,12 +44,12 @@ metrics! {
 
 impl SweepMetrics {
     /// Counts rows that were changed.
-    pub fn rows(&self, action: SweepAction, rows: u64) {
+    pub fn count_rows(&self, action: SweepAction, rows: u64) {
         self.rows.of(action).inc_by(rows);
     }
 
     /// Counts a sweep.
-    pub fn ended(&self, outcome: SweepOutcome) {
+    pub fn count_sweep(&self, outcome: SweepOutcome) {
         self.sweeps.of(outcome).inc();
     }
 }

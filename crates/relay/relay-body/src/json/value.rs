@@ -5,10 +5,11 @@ use sealwire_payload::json;
 
 use crate::BodyError;
 
-/// Most bytes before the content of a MessagePack string, or of a number.
+/// Largest header of a MessagePack string, and largest MessagePack number, in bytes.
 const HEADER_BYTES_MAX: usize = 9;
 
-/// Converts a scalar, which must be valid JSON and not null, to MessagePack.
+/// Converts a scalar, which must be valid JSON and not null, to MessagePack. `rule` is the index of
+/// the rule that selected the scalar, for errors.
 pub(super) fn scalar(text: &[u8], rule: usize) -> Result<Vec<u8>, BodyError> {
     let mut out = Vec::with_capacity(text.len() + HEADER_BYTES_MAX);
     match text {
@@ -34,7 +35,7 @@ pub(super) fn scalar(text: &[u8], rule: usize) -> Result<Vec<u8>, BodyError> {
             if !json::append_number(number, &mut out) {
                 return Err(BodyError::Value {
                     rule,
-                    reason: "a selected number fits no 64-bit type",
+                    reason: "a selected number cannot be represented in 64 bits without loss",
                 });
             }
         }

@@ -160,7 +160,7 @@ fn a_full_disk_refuses_calls_or_counts_them_and_both_end_with_a_gap() {
             }
             assert_eq!(http_get(engine.admin, "/live").await.0, 200);
             let ready = http_get(engine.admin, "/ready").await.1;
-            assert!(ready.contains("audit trail"), "{ready}");
+            assert!(ready.contains("audit log"), "{ready}");
             engine.limit_files(None);
             engine.becomes_ready().await;
             call().await.unwrap();

@@ -1,4 +1,4 @@
-//! Tests of data subjects: exported, erased on every store, and known to the audit trail by an id.
+//! Tests of data subjects: exported, erased on every store, and known to the audit log by an id.
 
 use std::time::Duration;
 
@@ -511,7 +511,7 @@ fn rows_of_subjects_hold_no_name_and_open_under_no_other_key() {
 }
 
 #[test]
-fn the_audit_trail_names_the_subjects_of_a_request_by_id() {
+fn the_audit_log_names_the_subjects_of_a_request_by_id() {
     run(async {
         let prepare = async |control: &sealwire_apps::Control| {
             everything_on(&**control.store(), FULL, "*").await

@@ -459,7 +459,7 @@ fn rows_of_subjects_open_under_their_own_key_only() {
 }
 
 #[test]
-fn the_audit_trail_names_the_subjects_of_requests_on_tokens() {
+fn the_audit_log_names_the_subjects_of_requests_on_tokens() {
     run(async {
         let prepare = async |control: &sealwire_apps::Control| {
             everything_on(&**control.store(), FULL, "*").await

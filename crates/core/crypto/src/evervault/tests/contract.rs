@@ -469,7 +469,7 @@ fn kept_keys_spare_other_requests_the_agreement_within_their_bounds() {
         };
         forge.string(tag, Datatype::String, &payload(tag, None, "hello"))
     };
-    let kept = Arc::new(OpenedSchedules::new(2.try_into().unwrap(), 3));
+    let kept = Arc::new(OpenKeyCache::new(2.try_into().unwrap(), 3));
     let opens = |keys: &Arc<AppKeys>, strings: &[&String]| {
         let mut opener = Opener::new(keys, Legacy::Allowed).keeping(Some(kept.clone()));
         let opened = strings
@@ -633,7 +633,7 @@ fn more_ephemeral_keys_than_are_held_still_open_and_are_let_go() {
             let strings = strings
                 .iter()
                 .flat_map(|good| [good.replace(":AAECAwQF", ":AAECAwQG"), good.clone()]);
-            let kept = Arc::new(OpenedSchedules::new(256.try_into().unwrap(), 3));
+            let kept = Arc::new(OpenKeyCache::new(256.try_into().unwrap(), 3));
             for kept in [None, Some(&kept), Some(&kept)] {
                 let mut opener = Opener::new(&keys, Legacy::Refused).keeping(kept.cloned());
                 for (n, string) in strings.clone().chain(strings.clone().take(6)).enumerate() {

@@ -3,8 +3,8 @@
 //! This code runs on a connection's task and never on a crypto thread. While a request waits for
 //! the store it holds its memory and its admission, and has no work at the scheduler. The store
 //! responds in bounded time; the deadline of the request and its cancel token drop the wait. Rows
-//! that were not sent by then are not written. Long operations and changes to existing rows are
-//! served app by app, and each keeps its permit until the store is done.
+//! that were not sent by then are not written. Long operations and changes to existing rows wait
+//! for a permit, which apps get in turn, and keep it until the store is done.
 
 use std::sync::Arc;
 
@@ -43,8 +43,11 @@ const CHANGES_MAX: usize = 1;
 /// The token store, as requests use it.
 pub struct Tokens {
     store: Coalescer,
+    /// Write throttle and metrics of requests to the store.
     calls: StoreCalls,
+    /// Permits for walks through collections.
     sweeps: FairSemaphore,
+    /// Permits for changes to existing rows.
     changes: FairSemaphore,
     /// Largest row, in bytes.
     row_bytes_max: usize,
@@ -156,8 +159,10 @@ impl Tokens {
         }
 
         let (found, missing) = fields.found_and_missing();
-        self.calls.metrics.tokens(TokenLabel::Found, found);
-        self.calls.metrics.tokens(TokenLabel::Missing, missing);
+        self.calls.metrics.count_tokens(TokenLabel::Found, found);
+        self.calls
+            .metrics
+            .count_tokens(TokenLabel::Missing, missing);
 
         let document = spec.payload.len().saturating_add(fields.value_bytes());
         let errors = FieldErrors::bytes(errors_max, spec.leaves);
@@ -189,22 +194,26 @@ impl Tokens {
 
     /// Counts rows that were found by a value and contain another value.
     pub fn count_mismatched(&self, rows: u64) {
-        self.calls.metrics.tokens(TokenLabel::Mismatched, rows);
+        self.calls
+            .metrics
+            .count_tokens(TokenLabel::Mismatched, rows);
     }
 
     fn count_tokens(&self, written: &Written) {
         match written {
             Written::Done(given) => {
                 let reused = given.iter().flatten().count();
-                self.calls.metrics.tokens(TokenLabel::Reused, reused as u64);
                 self.calls
                     .metrics
-                    .tokens(TokenLabel::Made, (given.len() - reused) as u64);
+                    .count_tokens(TokenLabel::Reused, reused as u64);
+                self.calls
+                    .metrics
+                    .count_tokens(TokenLabel::Made, (given.len() - reused) as u64);
             }
             Written::Taken(taken) => self
                 .calls
                 .metrics
-                .tokens(TokenLabel::Taken, taken.len() as u64),
+                .count_tokens(TokenLabel::Taken, taken.len() as u64),
             Written::SubjectsChanged => (),
         }
     }
@@ -317,7 +326,7 @@ impl ReservedRows {
     }
 }
 
-/// Bytes of a response's header, map keys and generation.
+/// Bytes of a response besides its document and its lists: header, map keys and generation.
 pub const FRAME_BYTES: usize = 128;
 
 impl From<BatchError> for RequestFailure {

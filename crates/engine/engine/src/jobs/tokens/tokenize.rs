@@ -31,10 +31,10 @@ const DRAWS_MAX: u32 = 256;
 /// Longest token of a format whose tokens may be longer than their values, with its MessagePack
 /// header.
 pub const TOKEN_BYTES: usize = 48;
-/// Bytes per entry beside its value and tags: its row as made, requested and returned, its token
-/// and its positions.
+/// Bytes per entry besides its value and tags: three copies of its row (here, in the request to the
+/// store and in the response of the store), its token and its positions.
 const ENTRY_BYTES: usize = 1_024;
-/// Bytes of a tag beside its text.
+/// Bytes of a tag besides its text.
 const TAG_BYTES: usize = 48;
 
 /// An idempotency key, bound to the client that sent it: the same key of two principals is two
@@ -88,6 +88,7 @@ impl TokenizeSpec {
     /// Returns the bytes to reserve for the rows of `fields` fields and the values of a message.
     pub fn entry_bytes(&self, fields: usize, message_bytes: usize) -> usize {
         let tags: usize = self.tags.iter().map(|tag| tag.len() + TAG_BYTES).sum();
+        // Tags and values are in the row here, and in its copy in the request to the store.
         let each = ENTRY_BYTES + 2 * tags;
         fields
             .min(self.bounds.fields_max)
@@ -385,7 +386,8 @@ impl TokenizeFields {
                     &mut self.buffer,
                 );
                 // The row is compared with the requested fingerprint, because the fingerprint that
-                // the store returns is not trustworthy.
+                // the store returns is not trustworthy. A row is found only by its fingerprint, so
+                // this entry has one.
                 let wanted = self.rows[entry]
                     .fingerprint
                     .map_or([0; 16], |fingerprint| fingerprint.0);

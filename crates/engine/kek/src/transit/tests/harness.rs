@@ -423,7 +423,7 @@ pub(super) fn write_secret(path: &Path, text: &str) {
 pub(super) async fn token_of(transit: &Transit) -> String {
     transit
         .inner
-        .session
+        .login
         .lock()
         .await
         .current_secret()
@@ -432,7 +432,7 @@ pub(super) async fn token_of(transit: &Transit) -> String {
 
 /// Returns the time when the current token was issued or renewed.
 pub(super) async fn granted(transit: &Transit) -> Option<Instant> {
-    transit.inner.session.lock().await.granted()
+    transit.inner.login.lock().await.granted()
 }
 
 /// Moves the clock of this runtime ahead.

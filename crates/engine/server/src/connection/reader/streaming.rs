@@ -88,7 +88,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         if let Err(failure) = connection
             .engine
             .decider
-            .has_role(&connection.principal)
+            .require_role(&connection.principal)
             .await
         {
             return self.reject_streaming(failure, Class::default()).await;

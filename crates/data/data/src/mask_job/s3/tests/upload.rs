@@ -97,7 +97,7 @@ fn a_failed_upload_is_aborted() {
                 COMPLETE => refusal("412 Precondition Failed", "PreconditionFailed"),
                 _ => stores(request, number),
             },
-            "is there already",
+            "exists already",
         ),
         (
             |request, number| match request {
@@ -243,7 +243,7 @@ fn a_failed_completion_tells_whose_object_is_there() {
     let nothing: Response = |_| response("404 Not Found", "", "");
     let forbidden: Response = |_| response("403 Forbidden", "", "");
     let unknown = "whether the object was made is not known";
-    let there = "is there already";
+    let there = "exists already";
     type Case<'c> = (&'c str, Response, Response, Result<(), (&'c str, &'c str)>);
     let cases: &[Case] = &[
         ("lost, ours", lost, ours, Ok(())),

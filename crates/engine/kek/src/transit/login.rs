@@ -17,8 +17,8 @@ use super::{
 use crate::ProviderError;
 use crate::secret_file::read_secret_line;
 
-/// Shortest pause between two renewals of a token, so that a short lifetime does not cause a busy
-/// loop.
+/// Shortest pause between two renewals of a token. Without it, a token of a very short lifetime
+/// would be renewed without a pause.
 const RENEWAL_PAUSE_MIN: Duration = Duration::from_secs(1);
 
 /// A token and its lifetime.
@@ -32,12 +32,14 @@ pub(super) struct ClientToken {
     renewable: bool,
 }
 
-/// Says whether a token can be used or must be renewed.
+/// The age of a token in relation to its lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TokenState {
+    /// Less than two thirds of the lifetime have passed, or the token does not expire.
     Fresh,
-    /// Two thirds of the lifetime have passed.
+    /// Two thirds of the lifetime have passed. The token still works and is renewed.
     Due,
+    /// The lifetime has ended.
     Expired,
 }
 
@@ -66,18 +68,20 @@ impl ClientToken {
         self.granted + self.ttl * 2 / 3
     }
 
-    /// Returns true if a renewal can prolong this token. Near the maximum lifetime, the server
-    /// grants shorter and shorter lifetimes.
+    /// Returns true if a renewal is worth a request. The server grants shorter and shorter
+    /// lifetimes near the maximum lifetime of a token. Below half of the first lifetime, a login is
+    /// better.
     fn can_renew(&self) -> bool {
         self.renewable && !self.ttl.is_zero() && self.ttl >= self.issued_ttl / 2
     }
 }
 
-/// The state of logins.
+/// The current token, and the secret id from which it was made if that came wrapped.
 #[derive(Default)]
 pub(super) struct LoginState {
     token: Option<Arc<ClientToken>>,
-    /// The wrapping token that was unwrapped last, and the secret id that it held.
+    /// The wrapping token that was unwrapped last, and its secret id. A wrapping token works only
+    /// once, so the secret id is kept for later logins.
     unwrapped: Option<(Zeroizing<String>, Zeroizing<String>)>,
 }
 
@@ -125,16 +129,18 @@ impl TransitClient {
         self: &Arc<Self>,
         logins: &mut LoginBudget,
     ) -> Result<Arc<ClientToken>, FailedRequest> {
-        let inner = Arc::clone(self);
+        let client = Arc::clone(self);
         let rejected = logins.rejected.take();
         let had_rejected = rejected.is_some();
-        let result = tokio::spawn(async move { inner.usable_token(rejected).await }).await;
+        let result = tokio::spawn(async move { client.usable_token(rejected).await }).await;
         let (token, logged_in) = result.map_err(|_| {
             FailedRequest::from(ProviderError::Unavailable(
-                "transit login: the runtime is shutting down".into(),
+                "transit login: the login ended early; the engine shuts down, or see the log"
+                    .into(),
             ))
         })??;
-        // A token that a concurrent call has obtained also counts as a login.
+        // If the rejected token was replaced by a concurrent call, that login counts for this
+        // request too.
         logins.used |= logged_in || had_rejected;
         Ok(token)
     }
@@ -144,16 +150,16 @@ impl TransitClient {
         self: &Arc<Self>,
         rejected: Option<Arc<ClientToken>>,
     ) -> Result<(Arc<ClientToken>, bool), FailedRequest> {
-        let mut session = self.session.lock().await;
-        let current = session.token.clone();
+        let mut login = self.login.lock().await;
+        let current = login.token.clone();
         let current = current.filter(|token| {
             rejected
                 .as_ref()
                 .is_none_or(|rejected| *rejected.secret != *token.secret)
         });
         let Some(token) = current else {
-            session.token = None;
-            return Ok((self.log_in(&mut session, rejected.as_deref()).await?, true));
+            login.token = None;
+            return Ok((self.log_in(&mut login, rejected.as_deref()).await?, true));
         };
 
         let state = token.state_at(Instant::now());
@@ -164,7 +170,7 @@ impl TransitClient {
         if state == TokenState::Due && token.can_renew() {
             match self.renew_token(&token).await {
                 Ok(renewed) => {
-                    session.token = Some(Arc::clone(&renewed));
+                    login.token = Some(Arc::clone(&renewed));
                     return Ok((renewed, false));
                 }
                 Err(failed) if !failed.responded => return Ok((token, false)),
@@ -172,10 +178,10 @@ impl TransitClient {
             }
         }
 
-        match self.log_in(&mut session, None).await {
+        match self.log_in(&mut login, None).await {
             Ok(new) => Ok((new, true)),
             Err(failed) if state == TokenState::Due => {
-                tracing::warn!(error = %failed.error, "no new transit token; the current one is used until it expires");
+                tracing::warn!(error = %failed.error, "the login to the transit provider failed; the current token is used until it expires");
                 Ok((token, false))
             }
             Err(failed) => Err(failed),
@@ -184,7 +190,7 @@ impl TransitClient {
 
     async fn log_in(
         self: &Arc<Self>,
-        session: &mut LoginState,
+        login: &mut LoginState,
         rejected: Option<&ClientToken>,
     ) -> Result<Arc<ClientToken>, FailedRequest> {
         let token = match &self.options.login {
@@ -192,7 +198,7 @@ impl TransitClient {
                 let secret = self.read_line(file).await?;
                 if rejected.is_some_and(|rejected| *rejected.secret == *secret) {
                     let text = format!(
-                        "transit login: the server does not accept the token in {}",
+                        "transit login: the server rejects the token in {}; write a new token to the file",
                         file.display()
                     );
                     return Err(FailedRequest::from_response(ProviderError::Denied(text)));
@@ -209,7 +215,7 @@ impl TransitClient {
                     SecretIdSource::Wrapped {
                         file,
                         creation_path,
-                    } => self.unwrap_secret_id(session, file, creation_path).await?,
+                    } => self.unwrap_secret_id(login, file, creation_path).await?,
                 };
                 let fields = [("role_id", role_id.as_str()), ("secret_id", &secret_id)];
                 self.log_in_at(mount, &fields).await?
@@ -221,7 +227,7 @@ impl TransitClient {
         };
 
         let token = Arc::new(token);
-        session.token = Some(Arc::clone(&token));
+        login.token = Some(Arc::clone(&token));
         let renewal = token
             .can_renew()
             .then(|| tokio::spawn(keep_renewed(Arc::downgrade(self))).abort_handle());
@@ -245,7 +251,7 @@ impl TransitClient {
             )
             .await?;
         if response.status == StatusCode::BAD_REQUEST {
-            let text = "transit login: status 400: the server does not accept the credential";
+            let text = "transit login: status 400: the server rejects the credential; check the role and the secret id or certificate";
             return Err(FailedRequest::from_response(ProviderError::Denied(
                 text.into(),
             )));
@@ -317,18 +323,20 @@ impl TransitClient {
         Ok(Arc::new(renewed))
     }
 
-    /// Returns the secret id of a wrapping token. If the file still contains the last unwrapped
-    /// token, the stored secret id is returned.
+    /// Unwraps the secret id of the wrapping token in `file`. If the file is missing or still
+    /// contains the token that was unwrapped last, returns the secret id that was kept. Checks
+    /// first that the server created the token at `creation_path`, so that nobody can pass a token
+    /// of their own.
     async fn unwrap_secret_id(
         &self,
-        session: &mut LoginState,
+        login: &mut LoginState,
         file: &Path,
         creation_path: &str,
     ) -> Result<Zeroizing<String>, FailedRequest> {
-        let wrapping = match (self.read_line(file).await, &session.unwrapped) {
+        let wrapping = match (self.read_line(file).await, &login.unwrapped) {
             // The file can be removed after its token was unwrapped.
             (Err(_), Some((_, secret_id))) => return Ok(secret_id.clone()),
-            (Ok(wrapping), Some((spent, secret_id))) if wrapping == *spent => {
+            (Ok(wrapping), Some((used, secret_id))) if wrapping == *used => {
                 return Ok(secret_id.clone());
             }
             (wrapping, _) => wrapping?,
@@ -343,7 +351,7 @@ impl TransitClient {
             response.status,
             StatusCode::BAD_REQUEST | StatusCode::FORBIDDEN | StatusCode::NO_CONTENT
         ) {
-            return Err(spent_token(what, file));
+            return Err(used_token_error(what, file));
         }
 
         FailedRequest::from_status(what, response.status).map_or(Ok(()), Err)?;
@@ -351,7 +359,7 @@ impl TransitClient {
             data_of(what, &response.body).map_err(FailedRequest::from_response)?;
         if data.creation_path != creation_path {
             let text = format!(
-                "{}: the wrapping token was not made at {creation_path}",
+                "{}: the wrapping token was not created at {creation_path}, so somebody can have replaced it; do not use it",
                 file.display()
             );
             return Err(FailedRequest::from_response(ProviderError::Denied(
@@ -378,13 +386,13 @@ impl TransitClient {
             response.status,
             StatusCode::BAD_REQUEST | StatusCode::FORBIDDEN | StatusCode::NO_CONTENT
         ) {
-            return Err(spent_token(what, file));
+            return Err(used_token_error(what, file));
         }
 
         FailedRequest::from_status(what, response.status).map_or(Ok(()), Err)?;
         let data: SecretIdData =
             data_of(what, &response.body).map_err(FailedRequest::from_response)?;
-        session.unwrapped = Some((wrapping, data.secret_id.0.clone()));
+        login.unwrapped = Some((wrapping, data.secret_id.0.clone()));
         Ok(data.secret_id.0)
     }
 
@@ -400,7 +408,8 @@ impl TransitClient {
         read.map_err(FailedRequest::from)
     }
 
-    /// Aborts the task that renews the token, and stores the handle of the next task.
+    /// Aborts the task that renews the previous token, and keeps the handle of the next task, if
+    /// any.
     pub(super) fn replace_renewal(&self, renewal: Option<AbortHandle>) {
         let mut current = self.renewal.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(previous) = std::mem::replace(&mut *current, renewal) {
@@ -411,8 +420,8 @@ impl TransitClient {
     /// Renews the current token if its renewal is due. Returns the time of the next renewal, or
     /// `None` if a login is required.
     async fn renew_if_due(&self) -> Option<Instant> {
-        let mut session = self.session.lock().await;
-        let token = Arc::clone(session.token.as_ref()?);
+        let mut login = self.login.lock().await;
+        let token = Arc::clone(login.token.as_ref()?);
         if !token.can_renew() {
             return None;
         }
@@ -429,11 +438,13 @@ impl TransitClient {
                 let next = renewed
                     .can_renew()
                     .then(|| renewed.renewal_due().max(now + RENEWAL_PAUSE_MIN));
-                session.token = Some(renewed);
+                login.token = Some(renewed);
                 next
             }
             Err(failed) => {
                 tracing::warn!(error = %failed.error, "the transit token was not renewed");
+                // Retries at a quarter of the remaining lifetime, unless the server rejected the
+                // renewal.
                 let left = (token.granted + token.ttl).saturating_duration_since(now);
                 (!failed.responded || failed.transient)
                     .then(|| now + (left / 4).max(RENEWAL_PAUSE_MIN))
@@ -444,12 +455,12 @@ impl TransitClient {
 
 /// Renews the token at two thirds of its lifetime, until it cannot be renewed or the provider is
 /// dropped.
-async fn keep_renewed(inner: Weak<TransitClient>) {
-    while let Some(inner_now) = inner.upgrade() {
-        let Some(next) = inner_now.renew_if_due().await else {
+async fn keep_renewed(client: Weak<TransitClient>) {
+    while let Some(current) = client.upgrade() {
+        let Some(next) = current.renew_if_due().await else {
             return;
         };
-        drop(inner_now);
+        drop(current);
         sleep_until(next).await;
     }
 }
@@ -473,8 +484,8 @@ impl LoginState {
     }
 }
 
-fn spent_token(what: &str, file: &Path) -> FailedRequest {
-    let text = "the wrapping token is spent, expired or unknown; if you did not use it, someone else has the secret id";
+fn used_token_error(what: &str, file: &Path) -> FailedRequest {
+    let text = "the wrapping token was already used, has expired or is unknown; if you did not use it, someone else has the secret id";
     FailedRequest::from_response(ProviderError::Denied(format!(
         "transit {what}: {}: {text}",
         file.display()
