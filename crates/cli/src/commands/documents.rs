@@ -115,6 +115,7 @@ pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
             .set_select(common.select())
             .unmatched(common.unmatched())
             .context(common.context())
+            .context_path(common.context_path())
             .reason(common.reason.as_deref())
             .suite(args.suite.map(Suite::from))
             .key_scope(key_scope)
@@ -155,6 +156,7 @@ pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
                 .set_select(common.select())
                 .unmatched(common.unmatched())
                 .context(common.context())
+                .context_path(common.context_path())
                 .reason(common.reason.as_deref())
                 .on_error(on_error(args.report))
                 .outside(if args.refuse_outside {
@@ -179,6 +181,7 @@ pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
                 .set_select(common.select())
                 .unmatched(common.unmatched())
                 .context(common.context())
+                .context_path(common.context_path())
                 .reason(common.reason.as_deref())
                 .on_error(on_error(args.report))
                 .suite(args.suite.map(Suite::from))

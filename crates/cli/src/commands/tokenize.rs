@@ -50,6 +50,7 @@ pub(super) fn tokenize(args: &TokenizeArgs) -> Result<(), Failure> {
             .set_select(common.select())
             .unmatched(common.unmatched())
             .context(common.context())
+            .context_path(common.context_path())
             .reason(common.reason.as_deref())
             .on_error(on_error(args.report))
             .tags(args.tag.iter().map(String::as_str))
@@ -66,6 +67,7 @@ pub(super) fn detokenize(args: &DetokenizeArgs) -> Result<(), Failure> {
             .set_select(common.select())
             .unmatched(common.unmatched())
             .context(common.context())
+            .context_path(common.context_path())
             .reason(common.reason.as_deref())
             .on_error(on_error(args.report));
         Ok(common.connect.client().await?.detokenize(call).await?)
