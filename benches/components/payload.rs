@@ -187,6 +187,7 @@ fn sealing(keys: &AppKeys, form: EnvelopeForm) -> SealFields {
     let field_errors = FieldErrors::new(OnError::Fail, 0, 0);
     SealFields {
         writer: writer.expect("makes a sealer"),
+        contexts: None,
         cancel: Arc::default(),
         field_errors,
     }
@@ -261,6 +262,7 @@ fn decrypt(criterion: &mut Criterion, keys: &Arc<AppKeys>) {
                     let evervault = Evervault::new(Arc::clone(keys), Arc::default());
                     let open = OpenFields {
                         opener: FieldOpener::new(native, evervault, 64).into(),
+                        contexts: None,
                         cancel: Arc::default(),
                         field_errors: FieldErrors::new(OnError::Fail, 0, fields as u64),
                         unopened: UnopenedFields::default(),

@@ -39,6 +39,24 @@ pub fn document(fields: usize) -> Vec<u8> {
     out
 }
 
+/// Makes `[{"id": .., "number": ..}, ..]` with `rows` rows of an integer and a string.
+///
+/// # Panics
+/// If `rows` does not fit 32 bits.
+#[must_use]
+pub fn rows(rows: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(8 + rows * (FIELD_BYTES + 20));
+    write::array_len(&mut out, u32::try_from(rows).expect("fits"));
+    for row in 0..rows {
+        write::map_len(&mut out, 2);
+        write::str(&mut out, COLUMNS[0]);
+        write::uint(&mut out, 1_000_000 + row as u64);
+        write::str(&mut out, COLUMNS[1]);
+        write::str(&mut out, &format!("{row:016}"));
+    }
+    out
+}
+
 /// Makes keys of [`APP`], one version of each suite.
 ///
 /// # Panics

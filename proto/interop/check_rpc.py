@@ -50,6 +50,25 @@ def check_documents(engine):
     assert call(engine, "decrypt", {"app": "demo", "payload": payload})["payload"] == DOCUMENT
 
 
+def check_contexts(engine):
+    """Rows with a context each in one request are the same as one request per row."""
+    rows = [{"id": "row 7", "card": "4111"}, {"id": 8, "card": None}, {"id": -9, "card": {"n": [1, "x"]}}]
+    contexts = ["row 7", "8", "-9"]
+    for one_of in ({"contexts": {"path": "$.id"}}, {"contexts": contexts, "select": ["$[*].card"]}):
+        params = {"app": "demo", "payload": rows, "select": ["$[*].card"], **one_of}
+        sealed = call(engine, "encrypt", params)["payload"]
+        for row, plain, context in zip(sealed, rows, contexts):
+            opened = call(engine, "decrypt", {"app": "demo", "payload": row, "context": context})["payload"]
+            assert opened == plain, (one_of, opened)
+        single = [
+            call(engine, "encrypt", {"app": "demo", "payload": row, "select": ["$.card"], "context": context})["payload"]
+            for row, context in zip(rows, contexts)
+        ]
+        for document in (sealed, single):
+            opened = call(engine, "decrypt", {"app": "demo", "payload": document, **one_of})["payload"]
+            assert opened == rows, (one_of, opened)
+
+
 def check_errors(engine):
     sealed = call(engine, "encrypt", {"app": "demo", "payload": {"a": "x", "b": "y"}, "context": "here"})["payload"]
     cases = [
@@ -59,6 +78,8 @@ def check_errors(engine):
         ("bad_request", "encrypt", {"app": "demo", "payload": 1, "colour": "red"}),
         ("bad_request", "encrypt", {"app": "demo"}),
         ("bad_request", "encrypt", {"app": 7, "payload": 1}),
+        ("bad_request", "encrypt", {"app": "demo", "payload": [1, 2], "contexts": ["one"]}),
+        ("bad_request", "encrypt", {"app": "demo", "payload": [{"a": 1}], "contexts": {"path": "$.id"}}),
     ]
     for code, method, params in cases:
         try:
@@ -134,6 +155,7 @@ def main():
                 with connect(folder, "127.0.0.1", port) as connection:
                     assert call(connection, "health", {}) == {"status": "ok"}
                     check_documents(connection)
+                    check_contexts(connection)
                     check_errors(connection)
                     set_up_objects(program, folder)
                     check_objects(connection)

@@ -30,6 +30,10 @@ _SELECT = """
 _ON_ERROR = """
         on_error: `"report"` leaves fields that fail unchanged and lists them; default `"fail"`."""
 
+_CONTEXTS = """
+        contexts: A context for each item of the document, a list, in order; or `{"path": "$.id"}`, the path of each
+            item's context in the item. Excludes `context`."""
+
 
 def _documented(arguments, example):
     """Completes the docstring of a method, whose first line says what the method does."""
@@ -104,6 +108,7 @@ class Client:
         encoding: `"text"` or `"binary"` envelopes; default `"text"`.
         encapsulation: `"apart"` returns the encapsulations separately; default `"inline"`.
         context: Bytes or text that decryption must repeat."""
+        + _CONTEXTS
         + _ON_ERROR,
         'sealed = client.encrypt("shop", {"card": "4242424242424242"})',
     )
@@ -117,6 +122,7 @@ class Client:
         encapsulations: The encapsulations that `encrypt` returned separately.
         outside: `"refuse"` rejects values that were sealed outside the engine, and Evervault values; default `"accept"`.
         context: The context that was given to `encrypt`."""
+        + _CONTEXTS
         + _ON_ERROR,
         'opened = client.decrypt("shop", sealed.payload)',
     )
@@ -136,6 +142,7 @@ class Client:
         unbound: `"bind"` opens Evervault values under a `context` and binds them to it; default `"refuse"`.
         outside: The treatment of values sealed outside the engine: `"accept"`, `"refuse"` or `"adopt"`; default `"accept"`.
         context: The context that was given to `encrypt`."""
+        + _CONTEXTS
         + _ON_ERROR,
         'renewed = client.rewrap("shop", sealed.payload)',
     )
@@ -153,6 +160,7 @@ class Client:
         idempotency_key: A request that is repeated with this key gets the same tokens.
         subject: The person whom the document is about, 1 to 256 bytes of UTF-8. An erasure of the person removes the tokens.
         context: Bytes or text that `detokenize` must repeat."""
+        + _CONTEXTS
         + _ON_ERROR,
         'tokens = client.tokenize("shop", {"card": "4242424242424242"}, collection="cards")',
     )
@@ -166,6 +174,7 @@ class Client:
         + _SELECT
         + """
         context: The context that was given to `tokenize`."""
+        + _CONTEXTS
         + _ON_ERROR,
         'values = client.detokenize("shop", tokens.payload, collection="cards")',
     )

@@ -33,7 +33,8 @@ impl<'py> Options<'py> {
         Ok(found.filter(|value| !value.is_none()))
     }
 
-    fn wrong(&self, name: &str, expected: &str) -> PyErr {
+    /// Creates the error for an option of another type.
+    pub(crate) fn wrong(&self, name: &str, expected: &str) -> PyErr {
         PyTypeError::new_err(format!(
             "{}() argument '{name}' must be {expected}",
             self.function
@@ -76,14 +77,8 @@ impl<'py> Options<'py> {
         let Some(value) = self.object(name)? else {
             return Ok(None);
         };
-        if let Ok(bytes) = value.cast::<PyBytes>() {
-            return Ok(Some(bytes.as_bytes().to_vec()));
-        }
-        let text = value
-            .cast::<PyString>()
-            .ok()
-            .and_then(|text| text.to_str().ok());
-        text.map(|text| Some(text.as_bytes().to_vec()))
+        bytes_of(&value)
+            .map(Some)
             .ok_or_else(|| self.wrong(name, "bytes or a string"))
     }
 
@@ -126,4 +121,13 @@ impl<'py> Options<'py> {
             self.function
         )))
     }
+}
+
+/// Returns bytes, or the UTF-8 bytes of a text.
+pub(crate) fn bytes_of(value: &Bound<'_, PyAny>) -> Option<Vec<u8>> {
+    if let Ok(bytes) = value.cast::<PyBytes>() {
+        return Some(bytes.as_bytes().to_vec());
+    }
+    let text = value.cast::<PyString>().ok()?;
+    Some(text.to_str().ok()?.as_bytes().to_vec())
 }

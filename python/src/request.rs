@@ -13,7 +13,7 @@ use sealwire_client::{
 };
 
 use crate::client::Running;
-use crate::options::Options;
+use crate::options::{Options, bytes_of};
 use crate::value::to_payload;
 
 /// A request that can be sent. `Debug` shows no content, because the request holds the document.
@@ -63,12 +63,19 @@ pub(crate) struct DocumentRequest {
     unmatched: Unmatched,
     encapsulations: Vec<String>,
     context: Vec<u8>,
+    contexts: Option<Contexts>,
     on_error: OnError,
     deadline: Option<Duration>,
     min_generation: Option<u64>,
     reason: Option<String>,
     traceparent: Option<String>,
     method: DocumentMethod,
+}
+
+/// A context for each item of the document.
+enum Contexts {
+    Listed(Vec<Vec<u8>>),
+    Path(String),
 }
 
 enum DocumentMethod {
@@ -201,6 +208,25 @@ impl DocumentRequest {
         Ok(Some(request))
     }
 
+    /// Reads the options that give each item of the document its context. Columns do not have them,
+    /// since their documents are batches of values.
+    fn read_contexts(&mut self, options: &Options<'_>) -> PyResult<()> {
+        if matches!(self.method, DocumentMethod::Mask(_)) {
+            return Ok(());
+        }
+        let expected = "a list of bytes or strings, or a dictionary {'path': PATH}";
+        let given: Option<Bound<'_, PyAny>> = options.take("contexts", expected)?;
+        let contexts = given.map(|given| {
+            let contexts = match given.cast::<PyDict>() {
+                Ok(entries) => path_of(entries).map(Contexts::Path),
+                Err(_) => bytes_of_each(&given).map(Contexts::Listed),
+            };
+            contexts.ok_or_else(|| options.wrong("contexts", expected))
+        });
+        self.contexts = contexts.transpose()?;
+        Ok(())
+    }
+
     /// Sends the request with this document. Dropping the future cancels it on the engine.
     pub(crate) async fn send(&self, client: &Client, payload: &[u8]) -> Result<Document, Error> {
         self.send_as(client, payload, None, self.deadline).await
@@ -238,14 +264,19 @@ impl DocumentRequest {
             .traceparent(self.traceparent.as_deref());
         /// Adds the parameters that all methods but `mask` have.
         macro_rules! on_fields {
-            ($request:expr) => {
-                $request
+            ($request:expr) => {{
+                let request = $request
                     .set_select(self.select.as_deref().map(texts))
                     .unmatched(self.unmatched)
                     .context(&self.context)
                     .on_error(self.on_error)
-                    .options(options)
-            };
+                    .options(options);
+                match &self.contexts {
+                    None => request,
+                    Some(Contexts::Listed(contexts)) => request.contexts(contexts),
+                    Some(Contexts::Path(path)) => request.context_path(path.as_str()),
+                }
+            }};
         }
 
         match &self.method {
@@ -298,6 +329,18 @@ impl DocumentRequest {
             }
         }
     }
+}
+
+/// Returns the path of a dictionary `{"path": PATH}`.
+fn path_of(entries: &Bound<'_, PyDict>) -> Option<String> {
+    let path = entries.get_item("path").ok()??;
+    (entries.len() == 1).then(|| path.extract().ok())?
+}
+
+/// Returns the bytes of each item of a sequence. Strings and bytes are sequences of other values.
+fn bytes_of_each(items: &Bound<'_, PyAny>) -> Option<Vec<Vec<u8>>> {
+    let items: Vec<Bound<'_, PyAny>> = items.extract().ok()?;
+    items.iter().map(bytes_of).collect()
 }
 
 fn texts(owned: &[String]) -> Vec<&str> {
@@ -379,9 +422,10 @@ pub(crate) fn request(
             let app = app.extract().map_err(|_| {
                 PyTypeError::new_err(format!("{method}() argument 'app' must be a string"))
             })?;
-            let Some(request) = DocumentRequest::read(method, app, &options)? else {
+            let Some(mut request) = DocumentRequest::read(method, app, &options)? else {
                 return Err(unknown(method));
             };
+            request.read_contexts(&options)?;
             Call::Document(Box::new(request), to_payload(payload)?)
         }
         _ => return Err(unknown(method)),

@@ -74,6 +74,26 @@ class Documents(unittest.TestCase):
             self.assertEqual(types(opened), types(DOCUMENT), options)
         self.assertGreater(sealed.generation, 0)
 
+    def test_rows_have_contexts_of_their_own(self):
+        rows = [{"id": "row 7", "card": SECRET}, {"id": 8, "card": [1, None]}]
+        for contexts in ({"path": "$.id"}, ["row 7", b"8"], ("row 7", "8")):
+            sealed = self.client.encrypt("demo", rows, select=["$[*].card"], contexts=contexts).payload
+            for row, plain, context in zip(sealed, rows, ["row 7", "8"]):
+                self.assertEqual(self.client.decrypt("demo", row, context=context).payload, plain)
+                with self.assertRaises(sealwire.CannotOpenError):
+                    self.client.decrypt("demo", row, context="other")
+            self.assertEqual(self.client.decrypt("demo", sealed, contexts=contexts).payload, rows)
+            again = self.client.rewrap("demo", sealed, suite="xaes", contexts=contexts).payload
+            self.assertEqual(self.client.decrypt("demo", again, contexts=contexts).payload, rows)
+        for wrong in (["one"], {"path": "$..id"}, {"path": "id"}):
+            with self.assertRaises(sealwire.BadRequestError):
+                self.client.encrypt("demo", rows, contexts=wrong)
+        for wrong in ("row 7", [7], {"paths": "$.id"}, {"path": "$.id", "more": 1}, {"path": 7}, {}, 7):
+            with self.assertRaisesRegex(TypeError, "'contexts' must be a list of bytes or strings, or a dictionary"):
+                self.client.encrypt("demo", rows, contexts=wrong)
+        with self.assertRaises(TypeError):
+            self.client.mask("demo", rows, rules=[], contexts=["a"])
+
     def test_what_python_has_besides_is_sent_as_its_nearest(self):
         east = datetime.timezone(datetime.timedelta(hours=2))
         for sent, expected in [

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use sealwire_benches::document::{APP, document};
+use sealwire_benches::document::{APP, document, rows};
 use sealwire_benches::stats::quantile;
 use sealwire_client::{Client, Decrypt, Encoding, Encrypt, EnvelopeOptions, KeyScope, Suite};
 use tokio::runtime::Runtime;
@@ -18,6 +18,10 @@ pub(crate) enum BenchOperation {
     /// With the key of the app's epoch.
     EncryptEpoch,
     EncryptBinary,
+    /// One field of each row, under one context.
+    EncryptRows,
+    /// One field of each row, under the row's own context.
+    EncryptRowsBound,
     DecryptText,
     /// Every field has a key of its own, as if each came from another request.
     DecryptKeyed,
@@ -30,6 +34,8 @@ impl BenchOperation {
             Self::EncryptK1 => "encrypt_k1",
             Self::EncryptEpoch => "encrypt_epoch",
             Self::EncryptBinary => "encrypt_binary",
+            Self::EncryptRows => "encrypt_rows",
+            Self::EncryptRowsBound => "encrypt_rows_bound",
             Self::DecryptText => "decrypt_text",
             Self::DecryptKeyed => "decrypt_keyed",
         }
@@ -39,12 +45,30 @@ impl BenchOperation {
         matches!(self, Self::DecryptText | Self::DecryptKeyed)
     }
 
+    /// Makes the plain document of a request.
+    fn document(self, fields: usize) -> Vec<u8> {
+        match self {
+            Self::EncryptRows | Self::EncryptRowsBound => rows(fields),
+            _ => document(fields),
+        }
+    }
+
+    /// Makes a request that encrypts a document.
+    fn encrypt(self, payload: &[u8]) -> Encrypt<'_> {
+        let request = Encrypt::new(APP, payload).envelope_options(self.writing());
+        match self {
+            Self::EncryptRows => request.select(["$[*].number"]).context("1000000"),
+            Self::EncryptRowsBound => request.select(["$[*].number"]).context_path("$.id"),
+            _ => request,
+        }
+    }
+
     /// Returns how the documents of the requests are encrypted.
     fn writing(self) -> EnvelopeOptions {
         // The suite is named, so that no figure changes its meaning with the suite of new apps.
         let default = EnvelopeOptions::new().suite(Suite::P256);
         match self {
-            Self::EncryptText | Self::DecryptText => default,
+            Self::EncryptText | Self::EncryptRows | Self::EncryptRowsBound | Self::DecryptText => default,
             Self::EncryptK1 => default.suite(Suite::Secp256k1),
             Self::EncryptEpoch => default.key_scope(KeyScope::Epoch),
             Self::EncryptBinary => default.encoding(Encoding::Binary),
@@ -81,7 +105,7 @@ impl CpuLoad {
     }
 }
 
-pub(crate) const LOADS: [CpuLoad; 16] = [
+pub(crate) const LOADS: [CpuLoad; 18] = [
     CpuLoad::of(BenchOperation::EncryptText, 1, 1),
     CpuLoad::of(BenchOperation::EncryptText, 1, 64),
     CpuLoad::of(BenchOperation::EncryptEpoch, 1, 1),
@@ -98,6 +122,8 @@ pub(crate) const LOADS: [CpuLoad; 16] = [
     CpuLoad::of(BenchOperation::DecryptText, 100, 8),
     CpuLoad::of(BenchOperation::DecryptKeyed, 100, 8),
     CpuLoad::of(BenchOperation::DecryptText, 2_000, 4),
+    CpuLoad::of(BenchOperation::EncryptRows, 100, 8),
+    CpuLoad::of(BenchOperation::EncryptRowsBound, 100, 8),
 ];
 
 /// Measurement of one load.
@@ -171,13 +197,11 @@ pub(crate) fn measure(
 
 /// Returns the payload that the requests of a load send.
 fn payload(callers: &Runtime, client: &Client, load: CpuLoad) -> Vec<u8> {
-    let payload = document(load.fields);
+    let payload = load.operation.document(load.fields);
     if !load.operation.decrypts() {
         return payload;
     }
-    let sealed = callers.block_on(
-        client.encrypt(Encrypt::new(APP, &payload).envelope_options(load.operation.writing())),
-    );
+    let sealed = callers.block_on(client.encrypt(load.operation.encrypt(&payload)));
     sealed.expect("encrypts").payload.to_vec()
 }
 
@@ -206,9 +230,7 @@ async fn call(client: &Client, operation: BenchOperation, payload: &[u8]) {
     let reply = if operation.decrypts() {
         client.decrypt(Decrypt::new(APP, payload)).await
     } else {
-        client
-            .encrypt(Encrypt::new(APP, payload).envelope_options(operation.writing()))
-            .await
+        client.encrypt(operation.encrypt(payload)).await
     };
     reply.expect("is answered");
 }

@@ -71,6 +71,12 @@ pub(crate) fn make_seeds() -> Vec<Seed> {
             "traceparent: 00-x\nidempotency-key: a\nsealwire-collection: people",
             &[],
         ),
+        (
+            "contexts",
+            Method::Decrypt,
+            "sealwire-context-path: $.id\nsealwire-contexts: a, b",
+            &[],
+        ),
         ("unknown", Method::Encrypt, "sealwire-selct: $.a", &[]),
         ("app", Method::Encrypt, "sealwire-app: other", &[]),
         (

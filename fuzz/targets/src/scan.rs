@@ -177,6 +177,14 @@ const REQUESTS: &[(&str, &str)] = &[
         r#"{"app":"shop","unbound":"bind","context":"x","payload":["sw1:"]}"#,
     ),
     (
+        "rewrap",
+        r#"{"app":"shop","contexts":{"path":"$.id"},"suite":null,"payload":[{"id":7,"a":"sw1:"}]}"#,
+    ),
+    (
+        "decrypt",
+        r#"{"app":"shop","contexts":["row 7","row 8"],"payload":["sw1:","sw1:"]}"#,
+    ),
+    (
         "mask",
         r#"{"app":"shop","unknown":"keep","masks":[{"path":"$.card","mask":"card"}],"payload":{"card":"4111"}}"#,
     ),

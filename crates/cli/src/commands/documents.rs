@@ -117,6 +117,7 @@ macro_rules! document_requests {
                 self.set_select(common.select())
                     .unmatched(common.unmatched())
                     .context(common.context())
+                    .context_path(common.context_path())
                     .reason(common.reason.as_deref())
             }
         }

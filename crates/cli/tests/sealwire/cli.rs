@@ -429,6 +429,43 @@ fn selections_contexts_and_reports() {
 }
 
 #[test]
+fn rows_have_contexts_of_their_own() {
+    let dev = Dev::start();
+    let rows = r#"[{"id":"a","v":"x"},{"id":2,"v":"y"}]"#;
+    dev.write("rows.json", rows);
+    let by_path = ["--context-path", "$.id", "--compact"];
+    let of_values = [&by_path[..], &["-s", "$[*].v"]].concat();
+    let sealed = dev.ok(&[&["encrypt", "rows.json"], &of_values[..]].concat());
+    dev.write("sealed.json", &sealed);
+    let opened = dev.ok(&[&["decrypt", "sealed.json"], &by_path[..]].concat());
+    assert_eq!(opened.trim(), rows);
+    let value: serde_json::Value = serde_json::from_str(&sealed).unwrap();
+    dev.write("row.json", &value[1].to_string());
+    let opened = dev.ok(&["decrypt", "row.json", "--context", "2", "--compact"]);
+    assert_eq!(opened.trim(), r#"{"id":2,"v":"y"}"#);
+    let moved = dev.ok(&[&["rewrap", "sealed.json", "--suite", "xaes"], &by_path[..]].concat());
+    dev.write("moved.json", &moved);
+    let opened = dev.ok(&[&["decrypt", "moved.json"], &by_path[..]].concat());
+    assert_eq!(opened.trim(), rows);
+
+    dev.write("rows.json", r#"[{"id":"a","v":"x"},{"v":"y"}]"#);
+    dev.refused(
+        &[&["encrypt", "rows.json"], &of_values[..]].concat(),
+        "the item of this field has no value at the path of contexts",
+    );
+    dev.refused(
+        &["encrypt", "rows.json", "--context-path", "$..id"],
+        "at byte 1: expected one key or one index",
+    );
+    refused(
+        dev.path(),
+        &["encrypt", "rows.json", "--context-path", "$.id", "--context", "a"],
+        2,
+        "cannot be used with",
+    );
+}
+
+#[test]
 fn refusals_say_what_to_do() {
     let dev = Dev::start();
     dev.write("mine.json", r#"{"a":1}"#);

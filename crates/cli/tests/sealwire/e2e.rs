@@ -12,6 +12,7 @@ mod bad_input;
 mod cancel;
 mod certificate_names;
 mod certificates;
+mod contexts;
 mod control;
 mod documents;
 mod drain;

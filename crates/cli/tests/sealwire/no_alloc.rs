@@ -70,6 +70,7 @@ fn evervault_sealer(keys: &AppKeys, number: u32) -> FieldSealer {
 fn sealing(writer: FieldSealer) -> SealFields {
     SealFields {
         writer,
+        contexts: None,
         cancel: Arc::default(),
         field_errors: FieldErrors::new(OnError::Fail, 10, 10),
     }
@@ -98,6 +99,7 @@ fn opening(keys: &Arc<AppKeys>) -> OpenFields {
     let evervault = Evervault::new(Arc::clone(keys), Arc::default());
     OpenFields {
         opener: FieldOpener::new(native, evervault, 64).into(),
+        contexts: None,
         cancel: Arc::default(),
         field_errors: FieldErrors::new(OnError::Fail, 10, 10),
         unopened: UnopenedFields::default(),
@@ -158,6 +160,7 @@ fn twenty_fields_cost_as_many_allocations_as_two_thousand() {
                 open: opening(&keys),
                 writer: sealer(&keys, 2, written),
                 outside: OutsideSealers::default(),
+                context_of_item: None,
             };
             let (moved, rewrapping) = walk(&sealed, Containers::Descend, rewrap);
             let (opened, open) = walk(&moved, Containers::Descend, showing(&keys));

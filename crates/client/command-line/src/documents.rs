@@ -52,6 +52,10 @@ pub struct Common {
     /// App whose keys to use
     #[arg(long, short, default_value = dev_folder::DEMO_APP)]
     pub app: String,
+    /// Path of each item's context in the item, such as `$.id`, instead of one --context. The items
+    /// are those of an array; any other document is one item. Decryption needs the same path
+    #[arg(long, value_name = "PATH", conflicts_with = "context")]
+    pub context_path: Option<String>,
     /// Reason, for the audit log; a role may require it
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
@@ -181,6 +185,19 @@ impl Common {
     pub fn context(&self) -> &[u8] {
         self.file.context.as_bytes()
     }
+
+    /// Returns the path of each item's context, if each item has its own.
+    pub fn context_path(&self) -> Option<&str> {
+        self.context_path.as_deref()
+    }
+
+    /// Returns the output of a Parquet file. Fails if an option is given that is for JSON only.
+    pub fn parquet_output(&self) -> Result<&Path, Failure> {
+        if self.context_path.is_some() {
+            return Err("--context-path is for JSON".into());
+        }
+        self.file.parquet_output()
+    }
 }
 
 impl FileArgs {
@@ -198,7 +215,7 @@ impl FileArgs {
     }
 
     /// Returns the output of a Parquet file. Fails if an option is given that is for JSON only.
-    pub fn parquet_output(&self) -> Result<&Path, Failure> {
+    fn parquet_output(&self) -> Result<&Path, Failure> {
         if self.compact || self.allow_unmatched {
             return Err("--compact and --allow-unmatched are for JSON".into());
         }

@@ -74,7 +74,7 @@ pub struct Message<'a> {
 }
 
 /// Additional data, in the form in which many messages can share it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Aad {
     /// The data, padded with zeros to a whole block.
     blocks: Vec<[u8; BLOCK_BYTES]>,
@@ -85,12 +85,18 @@ impl Aad {
     /// Prepares additional data.
     #[must_use]
     pub fn new(aad: &[u8]) -> Self {
-        let mut blocks = vec![[0; BLOCK_BYTES]; aad.len().div_ceil(BLOCK_BYTES)];
-        blocks.as_flattened_mut()[..aad.len()].copy_from_slice(aad);
-        Self {
-            blocks,
-            bytes: aad.len(),
-        }
+        let mut prepared = Self::default();
+        prepared.set(aad);
+        prepared
+    }
+
+    /// Prepares other additional data in the same memory.
+    pub fn set(&mut self, aad: &[u8]) {
+        self.blocks.clear();
+        self.blocks
+            .resize(aad.len().div_ceil(BLOCK_BYTES), [0; BLOCK_BYTES]);
+        self.blocks.as_flattened_mut()[..aad.len()].copy_from_slice(aad);
+        self.bytes = aad.len();
     }
 }
 

@@ -32,7 +32,7 @@ pub struct Opened<'a> {
     pub plaintext: &'a [u8],
 }
 
-/// Opens fields under one context. Fields of one ephemeral key share one Diffie-Hellman.
+/// Opens fields under a context, which can change between fields. Fields of one ephemeral key share one Diffie-Hellman.
 pub struct Opener {
     recipient: Recipient,
     /// The additional data: the datatype, then the client's context.
@@ -85,6 +85,13 @@ impl Opener {
             agreements_ahead: 0,
             body: Zeroizing::new(Vec::new()),
         }
+    }
+
+    /// Sets the context that the next fields must have been sealed with. Keys of earlier fields stay,
+    /// since no context is an input of a key.
+    pub fn set_context(&mut self, context: &[u8]) {
+        self.aad.truncate(1);
+        self.aad.extend_from_slice(context);
     }
 
     /// If `inside_only` is true, the opener rejects fields that were sealed outside.

@@ -27,7 +27,8 @@ pub enum KeyScope {
     Field,
 }
 
-/// Seals fields under one context. Owns an ephemeral key schedule, wiped on drop, or shares one.
+/// Seals fields under a context, which can change between fields. Owns an ephemeral key schedule,
+/// wiped on drop, or shares one.
 ///
 /// The ephemeral private key is dropped once the schedule is derived, so a `Sealer` cannot open
 /// fields of another sealer.
@@ -58,13 +59,21 @@ struct Aads {
 
 impl Aads {
     fn new(context: &[u8]) -> Self {
-        let length = 1 + context.len();
-        let mut bytes = Vec::with_capacity(Datatype::ALL.len() * length);
+        let mut aads = Self {
+            bytes: Vec::with_capacity(Datatype::ALL.len() * (1 + context.len())),
+            length: 0,
+        };
+        aads.set(context);
+        aads
+    }
+
+    fn set(&mut self, context: &[u8]) {
+        self.length = 1 + context.len();
+        self.bytes.clear();
         for datatype in Datatype::ALL {
-            bytes.push(datatype as u8);
-            bytes.extend_from_slice(context);
+            self.bytes.push(datatype as u8);
+            self.bytes.extend_from_slice(context);
         }
-        Self { bytes, length }
     }
 
     #[inline]
@@ -386,6 +395,22 @@ impl Sealer {
         Self { place, ..self }
     }
 
+    /// Binds the next fields to another context. Earlier fields keep theirs, including those that
+    /// wait for [`Sealer::complete`].
+    ///
+    /// Fields of several contexts can share an ephemeral key. The context is additional data of
+    /// each field's AES-256-GCM seal and no input of the key schedule, whose `info` binds the app
+    /// and the key version. AES-GCM needs a nonce that never repeats under a key, and the nonce
+    /// comes from the field's sequence number, which a context does not restart. So a field opens
+    /// under its own context only, as if each context had its own key. [`Sealer::in_epoch`] shares
+    /// keys between contexts in the same way.
+    pub fn set_context(&mut self, context: &[u8]) {
+        self.aads.set(context);
+        if let Some(short_fields) = &mut self.short_fields {
+            short_fields.change_context();
+        }
+    }
+
     /// Takes the texts of the encapsulations that the envelopes so far refer to. Clients need the
     /// texts to open the envelopes.
     pub fn take_encapsulations(&mut self) -> Vec<String> {
@@ -526,8 +551,9 @@ impl Sealer {
         schedule.write_header((*encoding, *place), out);
         let short_fields = self
             .short_fields
-            .get_or_insert_with(|| Box::new(ShortFields::new(|datatype| aads.of(datatype))));
-        short_fields.put(datatype, sequence, plaintext, *encoding, out);
+            .get_or_insert_with(|| Box::new(ShortFields::new()));
+        let aad = (datatype, aads.of(datatype));
+        short_fields.put(aad, sequence, plaintext, *encoding, out);
         let is_full = short_fields.is_full();
         self.note_apart();
         if is_full {

@@ -28,8 +28,12 @@ pub(crate) struct ShortFields {
     bodies: Vec<u8>,
     /// The encoded bodies.
     chars: Vec<u8>,
-    /// The additional data of every datatype.
-    aads: [Aad; Datatype::ALL.len()],
+    /// Additional data, each of one datatype under one context. Those after the first `aads_used`
+    /// are memory for later ones.
+    aads: Vec<Aad>,
+    aads_used: usize,
+    /// Position in `aads` of the additional data of each datatype under the present context.
+    present_aads: [Option<usize>; Datatype::ALL.len()],
 }
 
 #[derive(Clone, Copy)]
@@ -39,15 +43,17 @@ struct ShortField {
     /// Offset of the body in `bodies`.
     start: usize,
     plaintext_bytes: usize,
-    datatype: Datatype,
+    /// Position of the additional data in `aads`.
+    aad: usize,
     sequence: u32,
 }
 
 impl ShortFields {
-    /// `aad` returns the additional data of a datatype.
-    pub(crate) fn new<'a>(aad: impl Fn(Datatype) -> &'a [u8]) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
-            aads: Datatype::ALL.map(|datatype| Aad::new(aad(datatype))),
+            aads: Vec::new(),
+            aads_used: 0,
+            present_aads: [None; Datatype::ALL.len()],
             fields: Vec::with_capacity(FIELDS_MAX),
             bodies: Vec::with_capacity(FIELDS_MAX * BODY_BYTES_MAX),
             chars: Vec::with_capacity(FIELDS_MAX * BODY_BYTES_MAX / 3 * 4),
@@ -62,17 +68,40 @@ impl ShortFields {
         self.fields.len() == FIELDS_MAX
     }
 
+    /// Ends the use of additional data for further fields: the context of the sealer has changed.
+    /// Fields of the batch keep theirs, so that a batch can have fields of several contexts.
+    pub(crate) fn change_context(&mut self) {
+        self.present_aads = [None; Datatype::ALL.len()];
+    }
+
+    /// Keeps the additional data of a datatype under the present context, and returns its position.
+    fn add_aad(&mut self, datatype: Datatype, aad: &[u8]) -> usize {
+        let at = self.aads_used;
+        match self.aads.get_mut(at) {
+            Some(kept) => kept.set(aad),
+            None => self.aads.push(Aad::new(aad)),
+        }
+        self.aads_used += 1;
+        self.present_aads[datatype as usize] = Some(at);
+        at
+    }
+
     /// Adds a field of at most [`PLAINTEXT_BYTES_MAX`] bytes, and appends zeros in place of its
-    /// body to `out`, which has the rest of the envelope.
+    /// body to `out`, which has the rest of the envelope. `aad` must be the additional data of the
+    /// datatype under the present context.
     #[inline]
     pub(crate) fn put(
         &mut self,
-        datatype: Datatype,
+        (datatype, aad): (Datatype, &[u8]),
         sequence: u32,
         plaintext: &[u8],
         encoding: Encoding,
         out: &mut Vec<u8>,
     ) {
+        let aad = match self.present_aads[datatype as usize] {
+            Some(at) => at,
+            None => self.add_aad(datatype, aad),
+        };
         let start = self.bodies.len();
         let body_bytes = BODY_OVERHEAD + plaintext.len();
         self.bodies.push(datatype as u8);
@@ -84,7 +113,7 @@ impl ShortFields {
             at: out.len(),
             start,
             plaintext_bytes: plaintext.len(),
-            datatype,
+            aad,
             sequence,
         });
         out.resize(out.len() + body_length(encoding, plaintext.len()), 0);
@@ -96,7 +125,7 @@ impl ShortFields {
             let field = self.fields.get(at).copied().unwrap_or(ShortField::NONE);
             Message {
                 nonce: context.nonce(field.sequence),
-                aad: &self.aads[field.datatype as usize],
+                aad: &self.aads[field.aad],
                 start: field.start + BODY_PREFIX_BYTES,
                 length: field.plaintext_bytes,
             }
@@ -119,6 +148,11 @@ impl ShortFields {
             out[field.at..][..length].copy_from_slice(body);
         }
         self.bodies.clear();
+        // One context needs one of each datatype, which further fields can use.
+        if self.aads_used > Datatype::ALL.len() {
+            self.aads_used = 0;
+            self.change_context();
+        }
     }
 }
 
@@ -136,7 +170,7 @@ impl ShortField {
         at: 0,
         start: 0,
         plaintext_bytes: 0,
-        datatype: Datatype::Value,
+        aad: 0,
         sequence: 0,
     };
 }

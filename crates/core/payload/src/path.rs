@@ -40,6 +40,12 @@ impl Path<'_> {
         prefix.text
     }
 
+    /// Returns the index of the item of the document's array that contains the value, or is it.
+    /// `None` if the document is no array, or is the value itself.
+    pub fn item(&self) -> Option<u32> {
+        self.frames.first()?.index()
+    }
+
     /// Writes the path. Reads only as much of each string key as `key_bytes_max` bytes of text
     /// need.
     fn write(&self, f: &mut impl Write, key_bytes_max: usize) -> fmt::Result {

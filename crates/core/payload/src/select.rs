@@ -120,6 +120,23 @@ impl Selection {
         Self::of(paths, STEPS_MAX)
     }
 
+    /// Creates the selection of one value, by keys and indexes: of the document or, if `in_items`, of
+    /// each item of a document that is an array.
+    ///
+    /// # Errors
+    /// [`SelectError`]. A path is also rejected if it can lead to several values, or to the whole
+    /// document or item.
+    pub fn one_value(path: &str, in_items: bool) -> Result<Self, SelectError> {
+        let mut segments = parse::parse_plain_segments(path)?;
+        if in_items {
+            segments.insert(0, parse::Segment::any_child());
+        }
+        let mut selection = Self::starting_with(NOTHING);
+        selection.add_segments(path, segments, &mut 0, STEPS_MAX)?;
+        selection.build_index();
+        Ok(selection)
+    }
+
     fn of<'p>(
         paths: impl IntoIterator<Item = &'p str>,
         steps_max: u32,
@@ -274,6 +291,16 @@ impl Selection {
 
     fn add(&mut self, path: &str, bits_used: &mut u32, steps_max: u32) -> Result<(), SelectError> {
         let segments = parse::parse_segments(path)?;
+        self.add_segments(path, segments, bits_used, steps_max)
+    }
+
+    fn add_segments(
+        &mut self,
+        path: &str,
+        segments: Vec<parse::Segment>,
+        bits_used: &mut u32,
+        steps_max: u32,
+    ) -> Result<(), SelectError> {
         let first = *bits_used;
         let last = u32::try_from(segments.len())
             .ok()
@@ -771,6 +798,34 @@ mod tests {
             });
             assert_eq!(found.as_deref(), expected, "{paths:?}");
         }
+    }
+
+    #[test]
+    fn one_value_selects_the_path_in_the_document_or_in_each_item() {
+        const ITEMS: &str = r#"[{"id": "a", "in": {"id": [1, 2]}}, "b", [7], {"id": 3, "x": 4}]"#;
+        for (document, path, in_items, expected) in [
+            (ITEMS, "$.id", true, &["$[0].id", "$[3].id"][..]),
+            (ITEMS, "$.in.id[1]", true, &["$[0].in.id[1]"]),
+            (ITEMS, "$.in", true, &["$[0].in"]),
+            (ITEMS, "$[0]", true, &["$[2][0]"]),
+            (ITEMS, "$[1]", false, &["$[1]"]),
+            (ITEMS, "$.id", false, &[]),
+            (r#"{"id": 1, "a": {"id": 2}}"#, "$.id", false, &["$.id"]),
+        ] {
+            let selection = Selection::one_value(path, in_items).expect("path parses");
+            let found = fields(selection, Containers::Whole, &doc(document));
+            assert_eq!(found, expected, "{path} {in_items}");
+        }
+        let long = format!("${}", ".a".repeat(126));
+        assert!(Selection::one_value(&long, false).is_ok());
+        assert!(matches!(
+            Selection::one_value(&long, true),
+            Err(SelectError::TooManySteps { .. })
+        ));
+        assert!(matches!(
+            Selection::one_value("$[*].id", true),
+            Err(SelectError::Syntax { at: 1, .. })
+        ));
     }
 
     #[test]

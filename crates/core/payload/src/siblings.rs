@@ -324,6 +324,50 @@ mod tests {
         }
     }
 
+    /// Notes the item and the bytes of every field.
+    #[derive(Default)]
+    struct Items(Vec<(Option<u32>, Vec<u8>)>);
+
+    impl Transform for Items {
+        type Error = ();
+
+        fn field(&mut self, field: Field<'_>, _: &mut Vec<u8>) -> Result<Outcome, ()> {
+            let document = field.path.input;
+            assert_eq!(&document[field.range()], field.raw);
+            self.0.push((field.path.item(), field.raw.to_vec()));
+            Ok(Outcome::Keep)
+        }
+
+        fn failed(&mut self, _: &Path<'_>, (): ()) -> Result<(), ()> {
+            Err(())
+        }
+    }
+
+    #[test]
+    fn fields_know_their_item_and_their_bytes() {
+        for (document, select, expected) in [
+            ("[1, [2], {\"a\": 3}]", "$..*", &[(Some(0), "1"), (Some(1), "[2]"), (Some(2), "{\"a\": 3}")][..]),
+            ("[1, {\"a\": [2, 3]}]", "$[1].a[*]", &[(Some(1), "2"), (Some(1), "3")]),
+            ("[1, {\"a\": [2, 3]}]", "$[1].a", &[(Some(1), "[2, 3]")]),
+            ("[1, 2]", "$", &[(None, "[1, 2]")]),
+            ("{\"a\": [2, 3]}", "$.a[1]", &[(None, "3")]),
+            ("7", "$", &[(None, "7")]),
+        ] {
+            let input = doc(document);
+            let mut items = Items::default();
+            let selection = Selection::parse([select]).expect("path parses");
+            let limits = WalkLimits::default();
+            Walk::new(Arc::new(selection), Containers::Whole, limits)
+                .advance(&input, &mut Vec::new(), &mut items, Budget::UNLIMITED)
+                .expect("walks");
+            let expected: Vec<_> = expected
+                .iter()
+                .map(|(item, value)| (*item, doc(value)))
+                .collect();
+            assert_eq!(items.0, expected, "{document} {select}");
+        }
+    }
+
     #[test]
     fn the_nearest_and_the_outermost_map_are_known() {
         let input = doc(r#"[1, {"a": [{"b": 2}, 3]}]"#);

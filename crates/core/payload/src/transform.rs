@@ -1,5 +1,7 @@
 //! The interface between the walk and transforms that encrypt, decrypt or mask.
 
+use std::ops::Range;
+
 use sealwire_msgpack::Token;
 
 use crate::select::States;
@@ -91,11 +93,19 @@ pub struct Field<'a> {
     pub raw: &'a [u8],
     /// The field's location.
     pub path: Path<'a>,
+    /// Offset of the value in the document.
+    pub(crate) start: usize,
     pub(crate) selection: &'a Selection,
     pub(crate) states: States,
 }
 
 impl Field<'_> {
+    /// Returns the place of the value in the document's bytes.
+    #[must_use]
+    pub fn range(&self) -> Range<usize> {
+        self.start..self.start + self.raw.len()
+    }
+
     /// Returns the rank in a [ranked](Selection::ranked) selection; `None` if nothing selected the
     /// field. 0 under other selections.
     #[must_use]

@@ -52,7 +52,7 @@ pub use frame::{
 };
 pub use invalid_request::InvalidRequest;
 pub use limits::{
-    APP_BYTES_MAX, CLAUSES_MAX, CONTEXT_BYTES_MAX, CONTEXT_RESERVED, CURSOR_BYTES_MAX,
+    APP_BYTES_MAX, CLAUSES_MAX, CONTEXT_BYTES_MAX, CONTEXT_RESERVED, CONTEXTS_BYTES_MAX, CONTEXTS_MAX, CURSOR_BYTES_MAX,
     DEADLINE_MS_MAX, DELAY_S_DEFAULT, DELAY_S_MAX, DESCRIPTION_BYTES_MAX, ENCAPSULATION_BYTES_MAX,
     ENCAPSULATIONS_MAX, EPOCH_MS_MAX, EXPIRES_S_MAX, FIELD_ERRORS_MAX, FIELD_PATH_BYTES_MAX,
     GRANT_BYTES_MAX, GRANTS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, LONG_CURSOR_BYTES_MAX, Limits,
@@ -64,7 +64,7 @@ pub use limits::{
 };
 pub use method::{Method, Methods, Notification};
 pub use params::{
-    AddObjects, CommonParams, Decrypt, Detokenize, DocumentParams, Encapsulation, Encoding,
+    AddObjects, CommonParams, Contexts, Decrypt, Detokenize, DocumentParams, Encapsulation, Encoding,
     Encrypt, Envelope, Format, Inspect, KeyScope, Listing, Mask, MaskList, MaskRule, Masking,
     ObjectsOperation, ObjectsRequest, OnError, Outside, Param, PropertyDisclosure, Reading, Rewrap,
     RuleFields, SubjectName, SubjectTarget, SubjectsOperation, SubjectsRequest, Suite, Sweep,

@@ -43,6 +43,10 @@ pub const SELECT_PATH_BYTES_MAX: usize = 1_024;
 /// Longest `context`, in bytes. The context is hashed once per field, so the limit also bounds this
 /// work.
 pub const CONTEXT_BYTES_MAX: usize = 4_096;
+/// Most `contexts` of a request that lists them. They are read before the request is admitted.
+pub const CONTEXTS_MAX: usize = 10_000;
+/// Most bytes of all listed `contexts` of a request: 26 bytes per context at the greatest number.
+pub const CONTEXTS_BYTES_MAX: usize = 262_144;
 /// Contexts with this prefix belong to the engine. A request that names one is invalid.
 pub const CONTEXT_RESERVED: &str = "sealwire/";
 /// Longest `reason`, in bytes.

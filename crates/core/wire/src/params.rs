@@ -6,6 +6,7 @@
 //! Defaults are part of the contract. The decoder sets them, so an absent value and its default
 //! mean the same.
 
+mod contexts;
 mod control;
 pub(crate) mod declare;
 mod document;
@@ -16,6 +17,7 @@ mod schema;
 mod tokens;
 mod value;
 
+pub use contexts::Contexts;
 pub use control::{
     AppOperation, AppRequest, CensusRequest, CheckRequest, CollectionOperation, CollectionRequest,
     CollectionsRequest, CreateCollection, Kind, MigrateRequest, Page, PrincipalOperation,

@@ -50,9 +50,24 @@ impl<'a> Params<'a> {
         })
     }
 
-    /// Reads the next key and leaves the reader at its value. Returns `None` at the end of the map,
-    /// and an error if a required key is missing there.
+    /// Reads the next key that has a value and leaves the reader at the value. Returns `None` at the
+    /// end of the map, and an error if a required key is missing there.
+    ///
+    /// A nil means that an optional key is absent. Clients whose languages have no other way to omit
+    /// a key can so send every key.
     pub(crate) fn next(&mut self) -> Result<Option<&'static Param>, InvalidRequest> {
+        while let Some(param) = self.next_key()? {
+            let is_absent =
+                param.default.is_some() && !param.takes_nil() && self.reader.take_nil();
+            if !is_absent {
+                return Ok(Some(param));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads the next key and leaves the reader at its value, which can be nil.
+    fn next_key(&mut self) -> Result<Option<&'static Param>, InvalidRequest> {
         let table = self.method.params();
         if self.left == 0 {
             return match self.missing_key() {
@@ -262,14 +277,26 @@ impl<'a> Params<'a> {
 
     /// Reads a string or binary and checks its rule.
     fn bytes(&mut self, param: &'static Param) -> Result<&'a [u8], InvalidRequest> {
+        self.bytes_within(param, param.bounds.least..=param.bounds.most)
+    }
+
+    /// Reads a string or binary of a length within bounds, and checks which bytes its rule accepts.
+    pub(crate) fn bytes_within(
+        &mut self,
+        param: &'static Param,
+        lengths: RangeInclusive<u64>,
+    ) -> Result<&'a [u8], InvalidRequest> {
         let bytes = match self.reader.peek()? {
             Token::Bin(_) => self.reader.bin()?,
-            _ => self.text(param, greatest_len(param))?.as_bytes(),
+            _ => {
+                let bytes_max = usize::try_from(*lengths.end()).unwrap_or(usize::MAX);
+                self.text(param, bytes_max)?.as_bytes()
+            }
         };
         // A client must not name contexts of the engine, or the engine's own envelopes would open.
         let is_reserved = param.bounds.accepts == Accepts::Contexts
             && bytes.starts_with(CONTEXT_RESERVED.as_bytes());
-        if !in_bounds(param, bytes.len() as u64) || is_reserved {
+        if !lengths.contains(&(bytes.len() as u64)) || is_reserved {
             Err(broken_rule(param))
         } else {
             Ok(bytes)

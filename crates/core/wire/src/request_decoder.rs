@@ -18,7 +18,7 @@ use crate::method::{Method, Notification};
 use crate::params::declare::{Parameter, Parameters, Writer};
 use crate::params::{
     AppRequest, CensusRequest, CheckRequest, CollectionRequest, CollectionsRequest, CommonParams,
-    Decrypt, Detokenize, Encrypt, Inspect, Mask, MaskList, MaskRule, MigrateRequest,
+    Contexts, Decrypt, Detokenize, Encrypt, Inspect, Mask, MaskList, MaskRule, MigrateRequest,
     ObjectsRequest, Page, PrincipalRequest, PublicKeysRequest, Rewrap, RewrapRowsRequest,
     RoleRequest, RootOperation, SubjectsRequest, Tokenize, TokensRequest,
 };
@@ -241,6 +241,7 @@ fn preview_params(params: &mut Params<'_>, preview: &mut Preview) -> Result<(), 
             "select" | "encapsulations" | "tags" => drop(params.checked_texts(param)?),
             "rules" => drop(Vec::<MaskRule<'_>>::read(params, param)?),
             "lists" => drop(Vec::<MaskList<'_>>::read(params, param)?),
+            "contexts" => drop(Contexts::read(params, param)?),
             _ => params.skip_scalar()?,
         }
     }

@@ -209,6 +209,7 @@ fn task(keys: &Arc<AppKeys>, suite: crypto::Suite, seals: bool) -> Task {
         let cancel = context.cancel;
         Ok(Fields::Document(Box::new(SealFields {
             writer: FieldSealer::Native(sealer.into()),
+            contexts: None,
             cancel,
             field_errors,
         })))
@@ -262,6 +263,7 @@ fn job_of(
         leaves: u64::from(FIELDS),
         extra: ExtraWork::default(),
         context_bytes: 0,
+        contexts: None,
         sealed: None,
         response_bytes: 2 * payload.len() + 64 * 1_024,
         estimate: Cost::default(),

@@ -14,6 +14,7 @@ pub mod field_errors;
 pub mod field_opener;
 pub mod field_sealer;
 pub mod inline_budget;
+pub mod item_contexts;
 pub mod job;
 pub mod masks;
 pub mod objects;

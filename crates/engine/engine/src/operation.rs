@@ -22,6 +22,7 @@ use crate::jobs::cancel_token::CancelToken;
 use crate::jobs::cost::{OperationKind, authenticated, fields_max};
 use crate::jobs::error::RequestFailure;
 use crate::jobs::field_errors::FieldErrors;
+use crate::jobs::item_contexts::{ContextSource, ContextSpec};
 use crate::jobs::job::{SealedBound, StartFields};
 use crate::jobs::objects::Objects;
 use crate::jobs::scheduler::AdmissionPermit;
@@ -168,6 +169,8 @@ pub struct DocumentPlan {
     pub mask: Option<Arc<Mask>>,
     /// Bytes that are authenticated with each field.
     pub context_bytes: usize,
+    /// How items get their contexts, if each has its own.
+    pub contexts: Option<ContextSpec>,
     /// Bound of the result's document, if it is a sealed one.
     pub sealed: Option<SealedBound>,
     /// Upper bound of the response's bytes.
@@ -261,6 +264,8 @@ pub(crate) struct RequestDocument {
     unmatched: Unmatched,
     pub(crate) encapsulations: Vec<FrameText>,
     pub(crate) context: Bytes,
+    /// A context for each item, instead of `context`.
+    pub(crate) contexts: Option<ContextSource>,
     pub(crate) on_error: OnError,
 }
 
@@ -273,6 +278,7 @@ impl RequestDocument {
             unmatched: request.unmatched,
             encapsulations: request.encapsulations.own(&frame),
             context: request.context.own(&frame),
+            contexts: request.contexts.as_ref().map(ContextSource::new),
             on_error: request.on_error,
         }
     }
@@ -286,9 +292,17 @@ impl RequestDocument {
         )?))
     }
 
-    /// Returns the work of authenticating the context with each field.
+    /// Returns true if the request binds its fields to a context.
+    pub(crate) fn has_context(&self) -> bool {
+        !self.context.is_empty() || self.contexts.is_some()
+    }
+
+    /// Returns the work of finding contexts and of authenticating them with each field.
     pub(crate) fn extra_work(&self, size: MessageSize) -> ExtraWork {
-        authenticated(size.fields_max(), self.context.len())
+        let fields = size.fields_max();
+        let contexts = self.contexts.as_ref();
+        let of_items = contexts.map(|contexts| contexts.extra_work(size.bytes, fields));
+        authenticated(fields, self.context.len()).plus(of_items.unwrap_or_default())
     }
 
     /// Returns the plan of a walk over this document.
@@ -298,6 +312,11 @@ impl RequestDocument {
         generation: u64,
         fields: Box<dyn StartFields>,
     ) -> Result<DocumentPlan, RequestFailure> {
+        let contexts = self.contexts.as_ref().map(|contexts| {
+            let selects_all = self.select.is_none();
+            ContextSpec::new(contexts, &self.payload, selects_all)
+        });
+        let contexts = contexts.transpose()?;
         Ok(DocumentPlan {
             payload: self.payload.clone(),
             selection: self.selection()?,
@@ -308,7 +327,8 @@ impl RequestDocument {
             context_bytes: self.context.len(),
             sealed: None,
             response_bytes: 0,
-            extra_bytes: 0,
+            extra_bytes: contexts.as_ref().map_or(0, ContextSpec::memory_bytes),
+            contexts,
             subject: None,
             generation,
         })

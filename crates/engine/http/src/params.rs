@@ -10,6 +10,8 @@ use crate::problem::Problem;
 const PREFIX: &str = "sealwire-";
 /// Headers of other standards that carry a parameter, if the method has it.
 const STANDARD: [&str; 2] = ["traceparent", "idempotency-key"];
+/// Headers that carry one entry of a parameter that is a map: header, parameter and key.
+const ENTRIES: [(&str, &str, &str); 1] = [("context_path", "contexts", "path")];
 /// The parameter that the body of a plain request carries.
 const PAYLOAD: &str = "payload";
 
@@ -66,6 +68,14 @@ impl Params {
                 )));
             }
             let name = name.replace('-', "_");
+            if let Some((_, param, key)) = entries(method).find(|(entry, ..)| *entry == name) {
+                let text = only_value(header.as_str(), &texts(header.as_str(), headers)?)?;
+                self.key(param);
+                write::map_len(&mut self.bytes, 1);
+                write::str(&mut self.bytes, key);
+                write::str(&mut self.bytes, text);
+                continue;
+            }
             let param = method
                 .params()
                 .iter()
@@ -102,15 +112,7 @@ impl Params {
         header: &str,
         headers: &HeaderMap,
     ) -> Result<(), Problem> {
-        let mut values = Vec::new();
-        for value in headers.get_all(header) {
-            values.push(value.to_str().map_err(|_| {
-                Problem::bad_request(format!(
-                    "header {header} must be of visible ASCII; send other texts in a request object"
-                ))
-            })?);
-        }
-
+        let values = texts(header, headers)?;
         self.key(param.name);
         match param.types {
             "integer" | "integer or nil" => {
@@ -131,7 +133,7 @@ impl Params {
             "string" | "string or binary" => {
                 write::str(&mut self.bytes, only_value(header, &values)?)
             }
-            "array of strings" => {
+            "array of strings" | "array or map" => {
                 let mut items = Vec::new();
                 for value in values {
                     split_list(value, &mut items).ok_or_else(|| {
@@ -188,6 +190,25 @@ impl Params {
     }
 }
 
+/// Returns the headers of [`ENTRIES`] that carry parameters of a method.
+fn entries(method: Method) -> impl Iterator<Item = &'static (&'static str, &'static str, &'static str)> {
+    ENTRIES
+        .iter()
+        .filter(move |(_, name, _)| method.params().iter().any(|param| param.name == *name))
+}
+
+/// Returns the values of a header.
+fn texts<'h>(header: &str, headers: &'h HeaderMap) -> Result<Vec<&'h str>, Problem> {
+    let values = headers.get_all(header).iter().map(|value| {
+        value.to_str().map_err(|_| {
+            Problem::bad_request(format!(
+                "header {header} must be of visible ASCII; send other texts in a request object"
+            ))
+        })
+    });
+    values.collect()
+}
+
 /// Returns the value of a header that must occur once.
 fn only_value<'a>(header: &str, values: &[&'a str]) -> Result<&'a str, Problem> {
     match values {
@@ -209,6 +230,7 @@ fn header_names(method: Method) -> String {
         .iter()
         .filter(|param| !matches!(param.name, "app" | PAYLOAD))
         .map(|param| header_name(param.name))
+        .chain(entries(method).map(|(entry, ..)| header_name(entry)))
         .collect();
     names.join(", ")
 }
@@ -317,6 +339,35 @@ mod tests {
     }
 
     #[test]
+    fn headers_carry_contexts_as_a_list_or_a_path() {
+        for (headers_of_request, expected) in [
+            (
+                &[("sealwire-context-path", "$['the id']")][..],
+                serde_json::json!({"path": "$['the id']"}),
+            ),
+            (
+                &[("sealwire-contexts", "17, \"a,b\"")],
+                serde_json::json!(["17", "a,b"]),
+            ),
+        ] {
+            let mut headers = HeaderMap::new();
+            for (name, value) in headers_of_request {
+                headers.append(*name, value.parse().unwrap());
+            }
+            let mut params = Params::of_app("demo");
+            params.add_headers(Method::Decrypt, &headers).unwrap();
+            let mut map = Vec::new();
+            params.encode(None, &mut map);
+            let mut json = Vec::new();
+            let limits = sealwire_payload::WalkLimits::default();
+            sealwire_payload::json::from_msgpack(&map, &mut json, false, limits).unwrap();
+            let value: serde_json::Value = serde_json::from_slice(&json).unwrap();
+            let expected = serde_json::json!({"app": "demo", "contexts": expected});
+            assert_eq!(value, expected, "{headers_of_request:?}");
+        }
+    }
+
+    #[test]
     fn headers_that_carry_no_parameter_are_rejected() {
         for (name, value, says) in [
             (
@@ -346,6 +397,9 @@ mod tests {
                 "header sealwire-select must be a list",
             ),
             ("sealwire-key_scope", "field", "spelled with - instead of _"),
+            ("sealwire-context_path", "$.id", "spelled with - instead of _"),
+            ("sealwire-context-paths", "$.id", "known: sealwire-select, "),
+            ("sealwire-context-paths", "$.id", ", sealwire-context-path"),
         ] {
             let mut headers = HeaderMap::new();
             headers.append(

@@ -153,10 +153,24 @@ fn cases() -> Vec<(&'static str, Vec<u8>, ExpectedReply)> {
             with(b"\xa5suite\xa2r9"),
             Answered(BadRequest),
         ),
-        ("suite nil", with(b"\xa5suite\xc0"), Answered(BadRequest)),
         (
-            "context nil",
-            with(b"\xa7context\xc0"),
+            "suite a boolean",
+            with(b"\xa5suite\xc2"),
+            Answered(BadRequest),
+        ),
+        (
+            "contexts a number",
+            with(b"\xa8contexts\x01"),
+            Answered(BadRequest),
+        ),
+        (
+            "contexts without a path",
+            with(b"\xa8contexts\x80"),
+            Answered(BadRequest),
+        ),
+        (
+            "contexts for one item, of none",
+            with(b"\xa8contexts\x91\xa1a"),
             Answered(BadRequest),
         ),
         (

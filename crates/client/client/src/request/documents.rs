@@ -78,6 +78,23 @@ macro_rules! field_parameters {
             "Default: empty."
         )]
         context(context: &'a (impl AsRef<[u8]> + ?Sized)) => |inner| inner.context = context.as_ref();
+        /// Gives each item of the document, an array, a context of its own, in order. Replaces
+        /// `context_path`, and excludes `context`.
+        ///
+        /// Length: as many as items, at most 10,000 of 1 to 4,096 bytes, 262,144 bytes in all.
+        /// Default: none.
+        contexts(contexts: impl IntoIterator<Item = &'a (impl AsRef<[u8]> + ?Sized + 'a)>) => |inner| {
+            let contexts = contexts.into_iter().map(AsRef::as_ref).collect();
+            inner.contexts = Some(wire::Contexts::Listed(contexts));
+        };
+        /// Gives each item of the document the string or integer at this path in the item as its
+        /// context, such as `$.id`. The items are those of an array; any other document is one item.
+        /// Replaces `contexts`, and excludes `context`.
+        ///
+        /// Length: 1 to 1,024 bytes, keys and indexes only.
+        /// Default: none.
+        context_path(path: impl Into<Option<&'a str>>) => |inner|
+            inner.contexts = path.into().map(wire::Contexts::Path);
     } };
 }
 
@@ -171,6 +188,21 @@ document! {
     ///     .deadline(Duration::from_secs(2));
     /// let sealed = client.encrypt(request).await?;
     /// println!("{} bytes", sealed.payload.len());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Many rows in one request, each bound to its own id:
+    ///
+    /// ```no_run
+    /// use std::collections::HashMap;
+    /// use sealwire_client::{Client, Encrypt, to_payload};
+    ///
+    /// # async fn example(client: Client) -> Result<(), sealwire_client::Error> {
+    /// let rows = ["17", "18"].map(|id| HashMap::from([("id", id), ("card", "4111 1111 1111 1111")]));
+    /// let payload = to_payload(&rows)?;
+    /// let request = Encrypt::new("shop", &payload).select(["$[*].card"]).context_path("$.id");
+    /// let sealed = client.encrypt(request).await?;
     /// # Ok(())
     /// # }
     /// ```

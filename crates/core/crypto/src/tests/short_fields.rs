@@ -190,3 +190,72 @@ fn fields_that_wait_are_zeros() {
     sealer.complete(&mut out);
     assert!(out[last].iter().any(|byte| *byte != 0));
 }
+
+/// The context of a field. Some contexts have one field, others many; some occur again.
+fn context_of(at: usize) -> Vec<u8> {
+    let item = match at {
+        0..30 => at,
+        30..200 => 30 + at / 40,
+        _ => at % 2,
+    };
+    match item % 3 {
+        0 => Vec::new(),
+        1 => vec![b'c'; item],
+        _ => vec![b'd'; 4_000 + item],
+    }
+}
+
+#[test]
+fn fields_of_changing_contexts_are_sealed_as_one_by_one() {
+    let keys = app("shop");
+    let newest = keys.newest(Suite::P256).unwrap();
+    for encoding in [Encoding::Text, Encoding::Binary] {
+        let ephemeral = Ephemeral::generate(Curve::P256).unwrap();
+        let sealer = |sequence: u32, context: &[u8]| {
+            let newest = Arc::clone(newest);
+            Sealer::with_ephemeral(keys.app(), newest, encoding, context, &ephemeral, sequence)
+                .unwrap()
+        };
+        let expected: Vec<Vec<u8>> = (0..)
+            .zip(fields())
+            .map(|(sequence, (datatype, plaintext))| {
+                let mut out = Vec::new();
+                sealer(sequence, &context_of(sequence as usize))
+                    .seal(datatype, &plaintext, &mut out)
+                    .unwrap();
+                out
+            })
+            .collect();
+        for slice in [1, 7, 50, 400] {
+            let mut changing = sealer(0, b"not in use");
+            let (mut out, mut ends) = (Vec::new(), vec![0]);
+            for (at, (datatype, plaintext)) in fields().iter().enumerate() {
+                if at == 0 || context_of(at) != context_of(at - 1) {
+                    changing.set_context(&context_of(at));
+                }
+                changing.seal_later(*datatype, plaintext, &mut out).unwrap();
+                ends.push(out.len());
+                if at % slice == 0 {
+                    changing.complete(&mut out);
+                }
+            }
+            changing.complete(&mut out);
+            let sealed = ends.windows(2).map(|ends| out[ends[0]..ends[1]].to_vec());
+            assert_eq!(sealed.collect::<Vec<_>>(), expected, "{encoding:?} {slice}");
+        }
+
+        let mut opener = Opener::new(Arc::clone(&keys), b"not in use");
+        for (at, envelope) in expected.iter().enumerate() {
+            let mut open = |context: &[u8]| {
+                opener.set_context(context);
+                let opened = match encoding {
+                    Encoding::Text => opener.open_text(envelope),
+                    Encoding::Binary => opener.open_binary(envelope),
+                };
+                opened.map(|opened| opened.plaintext.to_vec())
+            };
+            assert!(open(b"another").is_err());
+            assert_eq!(open(&context_of(at)).as_ref(), Ok(&fields()[at].1), "{at}");
+        }
+    }
+}

@@ -16,6 +16,22 @@ pub(super) struct Segment {
     pub(super) selectors: Vec<Selector>,
 }
 
+impl Segment {
+    /// Returns the segment that matches every child.
+    pub(super) fn any_child() -> Self {
+        Self {
+            descends: false,
+            selectors: vec![Selector::Wild],
+        }
+    }
+
+    /// Returns true if the segment matches at most one child: it is one key or one index.
+    pub(super) fn is_plain(&self) -> bool {
+        let is_one = matches!(&self.selectors[..], [Selector::Name(_) | Selector::Index(_)]);
+        is_one && !self.descends
+    }
+}
+
 /// Determines the children that a segment matches.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Selector {
@@ -31,12 +47,11 @@ const AFTER_SEGMENT: &str = "`.`, `[` or the end of the path";
 const NAME: &str = "a name, `*` or `[`; write a key with other characters as ['key']";
 const SELECTOR: &str = "a quoted key, an index from 0 to 4294967295 or `*`";
 
+const PLAIN: &str = "one key or one index, such as `.id` or `[0]`";
+
 /// Parses the segments of `path`. The path `$` gives an empty list.
 pub(super) fn parse_segments(path: &str) -> Result<Vec<Segment>, SelectError> {
-    let mut cursor = Cursor { path, at: 0 };
-    if !cursor.consume('$') {
-        return Err(cursor.syntax_error("`$`"));
-    }
+    let mut cursor = Cursor::after_root(path)?;
     let mut segments = Vec::new();
     while !cursor.rest().is_empty() {
         segments.push(cursor.parse_segment()?);
@@ -44,9 +59,39 @@ pub(super) fn parse_segments(path: &str) -> Result<Vec<Segment>, SelectError> {
     Ok(segments)
 }
 
+/// Parses the segments of a path to one value, of which each is one key or one index.
+pub(super) fn parse_plain_segments(path: &str) -> Result<Vec<Segment>, SelectError> {
+    let mut cursor = Cursor::after_root(path)?;
+    let mut segments = Vec::new();
+    while segments.is_empty() || !cursor.rest().is_empty() {
+        let start = cursor.at;
+        if cursor.rest().is_empty() {
+            return Err(cursor.syntax_error(PLAIN));
+        }
+        let segment = cursor.parse_segment()?;
+        if !segment.is_plain() {
+            cursor.at = start;
+            return Err(cursor.syntax_error(PLAIN));
+        }
+        segments.push(segment);
+    }
+    Ok(segments)
+}
+
 struct Cursor<'p> {
     path: &'p str,
     at: usize,
+}
+
+impl<'p> Cursor<'p> {
+    /// Starts behind the `$` of a path.
+    fn after_root(path: &'p str) -> Result<Self, SelectError> {
+        let mut cursor = Self { path, at: 0 };
+        if !cursor.consume('$') {
+            return Err(cursor.syntax_error("`$`"));
+        }
+        Ok(cursor)
+    }
 }
 
 impl Cursor<'_> {
@@ -355,6 +400,32 @@ mod tests {
         assert_rejected(r"$['\uD800\u0041']", 3, "surrogate");
         assert_rejected("$['a\nb']", 4, "control characters");
         assert_rejected("$['ä\u{1}']", 5, "control characters");
+    }
+
+    #[test]
+    fn plain_paths_have_one_key_or_index_per_segment() {
+        for path in ["$.id", "$['a b'].c", "$[0]", "$.rows[2].id", r#"$["*"]"#] {
+            assert_eq!(parse_plain_segments(path), parse_segments(path), "{path}");
+        }
+        for (path, byte) in [
+            ("$", 1),
+            ("$.*", 1),
+            ("$.a[*]", 3),
+            ("$..id", 1),
+            ("$.a..b", 3),
+            ("$['a', 'b']", 1),
+            ("$.a[0, 1]", 3),
+        ] {
+            match parse_plain_segments(path) {
+                Err(SelectError::Syntax { at, expected, .. }) => {
+                    assert_eq!((at, expected), (byte, PLAIN), "{path}");
+                }
+                other => panic!("{path}: {other:?}"),
+            }
+        }
+        for path in ["", "id", "$.", "$.a[?(@.b)]", "$[-1]"] {
+            assert_eq!(parse_plain_segments(path), parse_segments(path), "{path}");
+        }
     }
 
     #[test]

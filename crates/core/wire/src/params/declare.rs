@@ -20,7 +20,8 @@
 //!
 //! After a rule, `as "key"` sets the key if it differs from the field's name. `in METHOD ..` and
 //! `not METHOD ..` select the methods that have the row. `|` separates alternatives, and a method
-//! has the first alternative that applies to it.
+//! has the first alternative that applies to it. `checked by` before the lines names a function that
+//! checks rules of several parameters.
 
 use crate::invalid_request::InvalidRequest;
 use crate::map::Map;
@@ -220,7 +221,7 @@ pub(crate) fn unless_default<T: Default + PartialEq>(value: &T) -> Option<&T> {
 macro_rules! params {
     (
         $(#[$meta:meta])*
-        $name:ident $(<$($arg:tt $(: $bound:ident)?),+>)? {
+        $name:ident $(<$($arg:tt $(: $bound:ident)?),+>)? $(checked by $check:ident)? {
             $($(#[$doc:meta])* $field:ident: $type:ty = $word:ident $(($($rows:tt)*))?;)*
         }
     ) => {
@@ -247,6 +248,7 @@ macro_rules! params {
             }
 
             fn check(&self) -> Result<(), InvalidRequest> {
+                $($check(self)?;)?
                 $(field!(check $word &self.$field);)*
                 Ok(())
             }

@@ -5,11 +5,11 @@ use super::declare::{
 };
 use super::masking::Masking;
 use super::rule::{
-    CONTEXT, DEADLINE, DOCUMENT, ENCAPSULATIONS, ENVELOPE, EXPIRY, IDEMPOTENCY_KEY, NAME, NUMBER,
+    CONTEXT, CONTEXTS, DEADLINE, DOCUMENT, ENCAPSULATIONS, ENVELOPE, EXPIRY, IDEMPOTENCY_KEY, NAME, NUMBER,
     OUTSIDE_OF_READING, PATHS, Param, Part, REASON, ROLE, Rule, SUBJECT, TAGS, TRACEPARENT,
 };
 use super::{
-    Encapsulation, Encoding, Format, KeyScope, OnError, Outside, Suite, Unbound, Unmatched,
+    Contexts, Encapsulation, Encoding, Format, KeyScope, OnError, Outside, Suite, Unbound, Unmatched,
 };
 use crate::invalid_request::InvalidRequest;
 use crate::method::{Method, Methods};
@@ -47,7 +47,7 @@ params! {
     /// [`Reading`] of envelopes, [`TokenizeOptions`], the [`TokenLookupScope`] of `detokenize`, or
     /// [`Masking`].
     #[derive(Clone, Debug, PartialEq, Eq)]
-    DocumentParams<'a, W: Parameters> {
+    DocumentParams<'a, W: Parameters> checked by has_one_kind_of_contexts {
         /// The app of the keys or tokens. `[A-Za-z0-9._-]`, 1 to 64 bytes.
         app: &'a str = required(NAME);
         /// The document: one MessagePack value. The scan has found its extent; its content has not
@@ -66,6 +66,8 @@ params! {
         /// The context to which envelopes and tokens are bound, 0 to 4,096 bytes. An absent and an
         /// empty context are the same.
         context: &'a [u8] = default(CONTEXT "empty" not Mask);
+        /// A context for each item of the document instead of one for all.
+        contexts: Option<Contexts<'a>> = optional(CONTEXTS "none" not Mask);
         /// The effect of one invalid field.
         on_error: OnError = default(ON_ERROR "\"fail\"");
         /// Options of the request.
@@ -183,10 +185,22 @@ impl<'a, W: Default> DocumentParams<'a, W> {
             writing: W::default(),
             encapsulations: Vec::new(),
             context: &[],
+            contexts: None,
             on_error: OnError::default(),
             options: CommonParams::default(),
         }
     }
+}
+
+/// Checks that a request has either one context for all fields or one for each item.
+fn has_one_kind_of_contexts<W>(params: &DocumentParams<'_, W>) -> Result<(), InvalidRequest> {
+    if params.contexts.is_some() && !params.context.is_empty() {
+        return Err(InvalidRequest::BreaksRule {
+            key: "contexts",
+            rule: "absent if context is given",
+        });
+    }
+    Ok(())
 }
 
 /// Omits the name of the subject.

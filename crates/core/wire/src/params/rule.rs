@@ -2,7 +2,7 @@
 //! checks.
 
 use crate::limits::{
-    APP_BYTES_MAX, CLAUSES_MAX, CONTEXT_BYTES_MAX, CURSOR_BYTES_MAX, DEADLINE_MS_MAX, DELAY_S_MAX,
+    APP_BYTES_MAX, CLAUSES_MAX, CONTEXT_BYTES_MAX, CONTEXTS_MAX, CURSOR_BYTES_MAX, DEADLINE_MS_MAX, DELAY_S_MAX,
     ENCAPSULATION_BYTES_MAX, ENCAPSULATIONS_MAX, EPOCH_MS_MAX, EXPIRES_S_MAX, GRANT_BYTES_MAX,
     GRANTS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, LONG_CURSOR_BYTES_MAX, MASK_LISTS_MAX, MASK_RULES_MAX,
     NAME_BYTES_MAX, OBJECTS_MAX, PRINCIPAL_BYTES_MAX, PRIVATE_KEY_BYTES_MAX, PROPERTIES_MAX,
@@ -29,6 +29,12 @@ pub struct Param {
 }
 
 impl Param {
+    /// Returns true if nil has a meaning of its own. Everywhere else a nil means that an optional
+    /// key is absent.
+    pub(crate) fn takes_nil(&self) -> bool {
+        self.types.contains("nil") || matches!(self.bounds.form, Form::Value | Form::Document)
+    }
+
     pub(crate) const fn new(
         name: &'static str,
         rule: Rule,
@@ -333,6 +339,8 @@ rules! {
     PATHS = texts(SELECT_PATHS_MAX, SELECT_PATH_BYTES_MAX) "1 to 64 paths of 1 to 1024 bytes";
     CONTEXT = bytes(0, CONTEXT_BYTES_MAX) accepting(Accepts::Contexts)
         "at most 4096 bytes, and must not begin with sealwire/";
+    CONTEXTS = list(CONTEXTS_MAX) of("array or map") at_least(0) accepting(Accepts::Contexts)
+        "a list of contexts, as many as items, at most 10000 of 1 to 4096 bytes, none beginning with sealwire/, 262144 bytes in all; or a map of path, 1 to 1024 bytes";
     ROLE = text(1, ROLE_BYTES_MAX) accepting(Accepts::Roles) "1 to 20 bytes of a-z 0-9 -";
     ENCAPSULATIONS = texts(ENCAPSULATIONS_MAX, ENCAPSULATION_BYTES_MAX)
         "1 to 32 texts of 1 to 1551 bytes";

@@ -310,7 +310,7 @@ fn decoder_checks_types_and_rules() {
         Err("select must be of type array of strings"),
     );
     check_each(
-        b"\xa6select\xc0",
+        b"\xa6select\xc2",
         Err("select must be of type array of strings"),
     );
     check_each(&paths(1, b"\xa1\xff"), Err("select is not UTF-8"));
@@ -324,10 +324,6 @@ fn decoder_checks_types_and_rules() {
     check_each(&context(b"\xc5\x10\x01", 4_097), Err(rule));
     check_each(
         &context(b"\x01", 0),
-        Err("context must be of type string or binary"),
-    );
-    check_each(
-        &context(b"\xc0", 0),
         Err("context must be of type string or binary"),
     );
     check_each(b"\xa7context\xa1\xff", Err("context is not UTF-8"));
@@ -469,7 +465,9 @@ fn methods_accept_required_keys_and_report_missing_ones() {
             nil.push(0xc0);
             let may_be_nil = param.types.contains("nil") || param.types == "any value";
             let wrong = format!("{} must be of type {}", param.name, param.types);
-            let expect = if may_be_nil { Ok(()) } else { Err(&wrong[..]) };
+            // A nil means that an optional key is absent.
+            let is_taken = may_be_nil || param.default.is_some();
+            let expect = if is_taken { Ok(()) } else { Err(&wrong[..]) };
             check(
                 method.name(),
                 &with_required(method, param.name, &nil),
@@ -962,6 +960,90 @@ fn rules_of_the_methods_on_objects() {
         &[b"\xa4kind\xa6random", b"\xa5suite\xa4xaes"],
         Err("suite must be absent: only kind \"objects\" has it"),
     );
+}
+
+#[test]
+fn nil_means_that_an_optional_key_is_absent() {
+    for method in Method::ALL {
+        for param in method.params() {
+            if param.default.is_none() || param.types.contains("nil") {
+                continue;
+            }
+            let mut nil = Vec::new();
+            sealwire_msgpack::write::str(&mut nil, param.name);
+            nil.push(0xc0);
+            let given = message(method.name(), &with_required(method, "", &nil));
+            let absent = message(method.name(), &with_required(method, "", b""));
+            assert_eq!(decode(&given), decode(&absent), "{method} {}", param.name);
+        }
+    }
+    // A key is given twice also if one value is nil.
+    let twice = map(&[
+        b"\xa3app\xa1a",
+        b"\xa7payload\x01",
+        b"\xa6select\xc0",
+        b"\xa6select\x91\xa1$",
+    ]);
+    check("encrypt", &twice, Err("select is given twice"));
+}
+
+#[test]
+fn contexts_are_a_list_or_a_path() {
+    const RULE: &str = "contexts must be a list of contexts, as many as items, at most 10000 of 1 to 4096 bytes, none beginning with sealwire/, 262144 bytes in all; or a map of path, 1 to 1024 bytes";
+    let contexts = |value: &[u8]| [b"\xa8contexts", value].concat();
+    let list = |count: u16, item: &[u8]| {
+        let header = [&[0xdc][..], &count.to_be_bytes()].concat();
+        contexts(&[header, item.repeat(usize::from(count))].concat())
+    };
+    let path = |bytes: usize| {
+        let header = [0xda, (bytes >> 8) as u8, bytes as u8];
+        contexts(&[&b"\x81\xa4path"[..], &header, &vec![b'x'; bytes]].concat())
+    };
+    let long = |bytes: usize| {
+        let header = [0xc5, (bytes >> 8) as u8, bytes as u8];
+        [&header[..], &vec![b'x'; bytes]].concat()
+    };
+    for (pair, expect) in [
+        (contexts(b"\x90"), Ok(())),
+        (contexts(b"\x92\xa1a\xc4\x01\xff"), Ok(())),
+        (list(10_000, b"\xa1x"), Ok(())),
+        (list(10_001, b"\xa1x"), Err(RULE)),
+        (list(1, &long(4_096)), Ok(())),
+        (list(1, &long(4_097)), Err(RULE)),
+        (list(64, &long(4_096)), Ok(())),
+        (list(65, &long(4_096)), Err(RULE)),
+        (list(1, b"\xa0"), Err(RULE)),
+        (list(1, b"\xa9sealwire/"), Err(RULE)),
+        (list(1, b"\xc4\x09sealwire/"), Err(RULE)),
+        (list(1, b"\x07"), Err("contexts must be of type array or map")),
+        (list(1, b"\xc0"), Err("contexts must be of type array or map")),
+        (contexts(b"\xa1a"), Err("contexts must be of type array or map")),
+        (contexts(b"\x91\xa1\xff"), Err("contexts is not UTF-8")),
+        (path(1), Ok(())),
+        (path(1_024), Ok(())),
+        (path(1_025), Err(RULE)),
+        (path(0), Err(RULE)),
+        (contexts(b"\x80"), Err(RULE)),
+        (contexts(b"\x82\xa4path\xa1a\xa4path\xa1a"), Err(RULE)),
+        (contexts(b"\x81\xa4path\x01"), Err("contexts must be of type array or map")),
+    ] {
+        check_each(&pair, expect);
+    }
+    check(
+        "encrypt",
+        &with(b"\xa8contexts\x81\xa5paths\xa1a"),
+        Err("encrypt has no parameter \"contexts.paths\""),
+    );
+    let both = |context: &[u8]| {
+        let pairs = [&b"\xa3app\xa1a"[..], b"\xa7payload\x01", b"\xa8contexts\x90", context];
+        map(&pairs)
+    };
+    let error = Err("contexts must be absent if context is given");
+    check("decrypt", &both(b"\xa7context\xa1a"), error);
+    check("decrypt", &both(b"\xa7context\xa0"), Ok(()));
+    check("decrypt", &both(b"\xa7context\xc0"), Ok(()));
+    let mask = with_required(Method::Mask, "", b"\xa8contexts\x90");
+    check("mask", &mask, Err("mask has no parameter \"contexts\""));
 }
 
 #[test]

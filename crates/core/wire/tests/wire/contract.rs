@@ -311,6 +311,8 @@ fn limits() {
             ("encapsulations_max", ENCAPSULATIONS_MAX as u64),
             ("encapsulation_bytes_max", ENCAPSULATION_BYTES_MAX as u64),
             ("context_bytes_max", CONTEXT_BYTES_MAX as u64),
+            ("contexts_max", CONTEXTS_MAX as u64),
+            ("contexts_bytes_max", CONTEXTS_BYTES_MAX as u64),
             ("reason_bytes_max", REASON_BYTES_MAX as u64),
             ("traceparent_bytes_max", TRACEPARENT_BYTES_MAX as u64),
             ("deadline_ms_max", u64::from(DEADLINE_MS_MAX)),
@@ -898,7 +900,7 @@ fn invalid_messages_get_the_documented_response() {
         ("required key missing", vec![call(b"\x81\xa3app\xa1a")]),
         (
             "value of another type",
-            vec![params(b"\xa5suite\x01"), params(b"\xa6select\xc0")],
+            vec![params(b"\xa5suite\x01"), params(b"\xa6select\xc2")],
         ),
         (
             "string or key in params that is not UTF-8",

@@ -356,6 +356,7 @@ proptest! {
             unmatched: Unmatched::ALL[on_error],
             encapsulations: Vec::new(),
             context: &context,
+            contexts: None,
             on_error: OnError::ALL[on_error],
             options: CommonParams {
                 deadline_ms,
@@ -402,10 +403,12 @@ proptest! {
         let mut bytes = Vec::new();
         request::decrypt(&mut bytes, 1, &sent);
         prop_assert_eq!(decode(&bytes), Ok(Request::Decrypt(sent.clone())));
+        let listed = context.chunks(7).collect();
+        let contexts = if report { Contexts::Path("$.id") } else { Contexts::Listed(listed) };
         let sent = Rewrap {
             encapsulations: sent.encapsulations,
             select: sent.select,
-            context: &context,
+            contexts: Some(contexts),
             on_error: sent.on_error,
             options: sent.options,
             writing: Writing { suite: report.then_some(Suite::Secp256k1), unbound: Unbound::ALL[usize::from(report)], outside: Outside::ALL[2 * usize::from(report)], ..Writing::default() },

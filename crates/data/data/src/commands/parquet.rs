@@ -115,7 +115,7 @@ fn run(
     store: &ObjectStoreArgs,
     operation: ColumnOperation,
 ) -> Result<(), Failure> {
-    let output = common.file.parquet_output()?;
+    let output = common.parquet_output()?;
     let (direction, types) = match &operation {
         ColumnOperation::Encrypt { .. } => (Direction::Seal, Vec::new()),
         ColumnOperation::Decrypt { types, .. } => (Direction::Open, types.clone()),

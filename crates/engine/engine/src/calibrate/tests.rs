@@ -376,6 +376,7 @@ fn seal_case(
                 let cancel = job.cancel;
                 Ok(Fields::Document(Box::new(SealFields {
                     writer: FieldSealer::Native(sealer.into()),
+                    contexts: None,
                     cancel,
                     field_errors,
                 })))

@@ -40,6 +40,9 @@ pub enum RequestFailure {
     /// A `select` path does not parse, by the client's mistake.
     #[error("select is invalid: {0}")]
     Select(#[from] SelectError),
+    /// The path of `contexts` does not lead to one value, by the client's mistake.
+    #[error("contexts is invalid: {0}")]
+    ContextPath(SelectError),
     /// A `select` path matches nothing, and the client requires that each path matches.
     #[error("select: path {position} does not match a field of the payload")]
     Unmatched {
@@ -222,10 +225,12 @@ impl RequestFailure {
         match self {
             Self::Scan(error) => error.code(),
             Self::Invalid(error) => error.code(),
-            Self::Select(_) | Self::Param { .. } | Self::Payload(_) | Self::Rules(_) => {
-                ErrorCode::BadRequest
-            }
-            Self::Unmatched { .. } => ErrorCode::BadRequest,
+            Self::Select(_)
+            | Self::ContextPath(_)
+            | Self::Unmatched { .. }
+            | Self::Param { .. }
+            | Self::Payload(_)
+            | Self::Rules(_) => ErrorCode::BadRequest,
             Self::TooDeep { .. } | Self::ResponseTooLarge { .. } | Self::SealedTooLarge { .. } => {
                 ErrorCode::TooLarge
             }
@@ -347,6 +352,7 @@ impl RequestFailure {
                 )
                 .retry_after_ms(STORE_RETRY_MS),
             Self::Select(_)
+            | Self::ContextPath(_)
             | Self::Param { .. }
             | Self::Rules(_)
             | Self::RoleMask(_)

@@ -5,6 +5,7 @@ use sealwire_payload::Path;
 use sealwire_wire::{ErrorCode, FieldError, OnError};
 
 use crate::jobs::cancel_token::StopReason;
+use crate::jobs::item_contexts::ContextProblem;
 
 /// The reason for which one field was not replaced. `on_error` decides the effect on the request.
 /// No variant contains data of the field.
@@ -46,6 +47,9 @@ pub enum FieldProblem {
     /// No rule selects the field, or the rule's function does not apply to the value.
     #[error("{0}")]
     NotMasked(MaskingError),
+    /// The request has a context for each item of the document, and the field has none.
+    #[error("{0}")]
+    NoContext(ContextProblem),
     /// The token is one-way, so its value is not stored.
     #[error(
         "a token of a one-way collection cannot be detokenized, because its value is not stored"
@@ -63,6 +67,7 @@ impl FieldProblem {
             | Self::FileRole
             | Self::NotDigits
             | Self::NotCard
+            | Self::NoContext(_)
             | Self::NotMasked(_) => ErrorCode::BadRequest,
             Self::TooLong | Self::ValueTooLong => ErrorCode::TooLarge,
             Self::NoToken => ErrorCode::NotFound,

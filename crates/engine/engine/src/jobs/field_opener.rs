@@ -140,6 +140,21 @@ impl FieldOpener {
         true
     }
 
+    /// Sets the context that the next fields must have been sealed with.
+    pub fn set_context(&mut self, context: &[u8]) {
+        self.native.set_context(context);
+    }
+
+    /// Returns true if a field claims to be an envelope, so that it opens or is rejected.
+    #[inline]
+    pub fn is_claimed(token: Token<'_>) -> bool {
+        match token {
+            Token::Str(text) => looks_like_text(text) || evervault::looks_like(text),
+            Token::Bin(bytes) => looks_like_binary(bytes) || evervault::looks_like_file(bytes),
+            _ => false,
+        }
+    }
+
     /// Opens a field. Returns `None` if it does not look like an envelope.
     ///
     /// # Errors

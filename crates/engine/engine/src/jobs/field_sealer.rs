@@ -92,6 +92,15 @@ impl FieldSealer {
         }
     }
 
+    /// Binds the next fields to another context. The Evervault format binds none, so a request with
+    /// contexts cannot name it.
+    pub fn set_context(&mut self, context: &[u8]) {
+        match self {
+            Self::Native(sealer) => sealer.set_context(context),
+            Self::Evervault(_) => (),
+        }
+    }
+
     /// Takes the texts of the encapsulations to which the written fields refer.
     pub fn take_encapsulations(&mut self) -> Vec<String> {
         match self {

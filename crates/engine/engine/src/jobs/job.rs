@@ -23,6 +23,7 @@ use crate::jobs::cost::{
 use crate::jobs::error::RequestFailure;
 use crate::jobs::field_errors::{FieldErrors, FieldFailure};
 use crate::jobs::field_opener::FieldOpener;
+use crate::jobs::item_contexts::{ContextScan, ContextSpec, ItemContexts};
 use crate::jobs::read_ahead::ReadAhead;
 use crate::jobs::scheduler::RequestHelp;
 use crate::jobs::slice_timer::{SliceTimer, Timed};
@@ -75,6 +76,8 @@ impl<F: FnOnce(FieldContext) -> Result<Fields, RequestFailure> + Send> StartFiel
 pub struct FieldContext {
     /// Tells when to stop.
     pub cancel: Arc<CancelToken>,
+    /// The contexts of the document's items, if each has its own.
+    pub contexts: Option<Box<ItemContexts>>,
     errors_max: usize,
     leaves: u64,
 }
@@ -204,8 +207,8 @@ impl FieldWork for TokenFields {
 
     fn extra_work(&self) -> ExtraWork {
         match self {
-            Self::Tokenize(_) => ExtraWork::default(),
-            Self::Detokenize(fields) => fields.mask_work(),
+            Self::Tokenize(fields) => fields.context_work(),
+            Self::Detokenize(fields) => fields.mask_work().plus(fields.context_work()),
         }
     }
 
@@ -264,6 +267,8 @@ pub struct JobSpec {
     pub extra: ExtraWork,
     /// Bytes that are authenticated with each field.
     pub context_bytes: usize,
+    /// How items get their contexts, if each has its own.
+    pub contexts: Option<ContextSpec>,
     /// Bound of the result's document, if the job seals it.
     pub sealed: Option<SealedBound>,
     /// Bytes reserved for the response.
@@ -398,6 +403,10 @@ pub struct Slice {
 pub struct Job {
     spec: JobSpec,
     stage: JobStage,
+    /// Finds the contexts of items before the first field.
+    context_scan: Option<ContextScan>,
+    /// Work of that scan, as [`Walk::work`].
+    scanned: usize,
     walk: Walk,
     out: Vec<u8>,
     document: Option<response::Document>,
@@ -443,14 +452,18 @@ impl Job {
     /// the job panics.
     pub fn new(
         start: Box<dyn StartFields>,
-        spec: JobSpec,
+        mut spec: JobSpec,
         limits: &Limits,
         metrics: Arc<Metrics>,
     ) -> (Box<Self>, oneshot::Receiver<Finished>) {
         spec.cancel.set_generation(spec.generation);
+        // A second walk has the contexts of the first.
+        let contexts = spec.contexts.take();
         let (result_sender, result_receiver) = oneshot::channel();
         let work = Self {
             stage: JobStage::New(start),
+            context_scan: contexts.map(|spec| ContextScan::new(spec, limits.depth_max as usize)),
+            scanned: 0,
             walk: Walk::new(
                 Arc::clone(&spec.selection),
                 spec.containers,
@@ -524,8 +537,10 @@ impl Job {
             }
         };
 
+        let scan = self.context_scan.take();
         let fields = start.start(FieldContext {
             cancel: Arc::clone(&self.spec.cancel),
+            contexts: scan.map(|scan| scan.finish(self.spec.payload.clone())),
             errors_max: self.limits.errors_reported_max,
             leaves: self.spec.leaves,
         })?;
@@ -543,6 +558,23 @@ impl Job {
         Ok(())
     }
 
+    /// Finds the contexts of items. Returns true when all are found, with the rest of the budget in
+    /// `slice`.
+    fn scan_contexts(&mut self, slice: &mut WalkSlice) -> Result<bool, RequestFailure> {
+        let Some(scan) = &mut self.context_scan else {
+            return Ok(true);
+        };
+        let [fields_before, bytes_before] = scan.work();
+        let is_over = scan.advance(&self.spec.payload, *slice)?;
+        let [fields, bytes] = scan.work();
+
+        self.scanned = bytes;
+        let budget = &mut slice.budget;
+        budget.fields_max = budget.fields_max.saturating_sub(fields - fields_before);
+        budget.bytes_max = budget.bytes_max.saturating_sub(bytes - bytes_before);
+        Ok(is_over)
+    }
+
     /// Walks on within the budget of a slice. Returns true at the end of the document.
     fn advance(&mut self, budget: &SliceBudget) -> Result<bool, RequestFailure> {
         if let Some(reason) = self.spec.cancel.stop_reason() {
@@ -551,6 +583,16 @@ impl Job {
         if let JobStage::New(start) = &mut self.stage
             && !start.prepare(&budget.timer)?
         {
+            return Ok(false);
+        }
+        let mut slice = WalkSlice {
+            budget: Budget {
+                fields_max: budget.fields,
+                bytes_max: budget.bytes,
+            },
+            timer: budget.timer,
+        };
+        if !self.scan_contexts(&mut slice)? {
             return Ok(false);
         }
         self.start()?;
@@ -563,13 +605,6 @@ impl Job {
             opener.pause_after(budget.agreements);
         }
 
-        let slice = WalkSlice {
-            budget: Budget {
-                fields_max: budget.fields,
-                bytes_max: budget.bytes,
-            },
-            timer: budget.timer,
-        };
         let advanced = work.advance(&mut self.walk, &self.spec.payload, &mut self.out, slice);
         advanced.map_err(|failure| match (failure, self.spec.sealed) {
             (RequestFailure::ResponseTooLarge { reply_bytes_max }, Some(sealed))
@@ -747,7 +782,7 @@ impl Slices for Job {
         let first = self.started.is_none();
         self.started.get_or_insert(start);
         let fields = self.walk.fields();
-        let bytes = self.walk.work();
+        let bytes = self.walk.work() + self.scanned;
         let [agreements, ahead] = self.agreements();
 
         let advanced = self.advance(budget);
@@ -757,7 +792,7 @@ impl Slices for Job {
         let [agreements_now, ahead_now] = self.agreements();
         self.agreements_ahead = (ahead_now - ahead) as u64;
         let opened = (agreements_now - agreements) as u64;
-        let bytes = self.walk.work().saturating_sub(bytes) as u64;
+        let bytes = (self.walk.work() + self.scanned).saturating_sub(bytes) as u64;
         let extra = self
             .take_extra_work()
             .plus(authenticated(fields, self.spec.context_bytes));

@@ -17,6 +17,7 @@ use crate::jobs::cost::OperationKind;
 use crate::jobs::error::RequestFailure;
 use crate::jobs::field_errors::{FieldErrors, FieldFailure, FieldProblem};
 use crate::jobs::field_opener::{Evervault, FieldOpener, OpenedField};
+use crate::jobs::item_contexts::{ItemContexts, ItemStep, context_work};
 use crate::jobs::job::{FieldContext, FieldWork, Fields, StartFields, WalkSlice, walk_on};
 use crate::jobs::masks::disclosure::Disclosure;
 use crate::operation::{
@@ -54,7 +55,7 @@ impl Operation for Decrypt {
         let growth = disclosure.growth(context.fields_max(), context.size.bytes);
         // Evervault values are bound to no context, so anyone could move them to another one. A
         // request that names a context opens native envelopes only.
-        let native_only = !self.document.context.is_empty();
+        let native_only = self.document.has_context();
         let outside = self.reading.outside;
         let mut open = OpenSpec::new(
             context.engine,
@@ -152,6 +153,7 @@ impl OpenSpec {
         opener.stop_with(Arc::clone(&context.cancel));
         OpenFields {
             opener,
+            contexts: context.contexts,
             cancel: context.cancel,
             field_errors,
             unopened: UnopenedFields::default(),
@@ -164,6 +166,8 @@ impl OpenSpec {
 pub struct OpenFields {
     /// The app's keys and the key schedules met so far.
     pub opener: Box<FieldOpener>,
+    /// The contexts of the document's items, if each has its own.
+    pub contexts: Option<Box<ItemContexts>>,
     /// Tells when to stop.
     pub cancel: Arc<CancelToken>,
     /// Fields that did not open.
@@ -209,6 +213,27 @@ impl UnopenedFields {
 }
 
 impl OpenFields {
+    /// Prepares the context of a field that claims to be an envelope, if each item has its own.
+    #[inline]
+    pub(super) fn enter(&mut self, field: &Field<'_>) -> Result<ItemStep, FieldFailure> {
+        let Some(contexts) = &mut self.contexts else {
+            return Ok(ItemStep::Same);
+        };
+        if !FieldOpener::is_claimed(field.token) {
+            return Ok(ItemStep::Same);
+        }
+        let step = contexts.enter(field)?;
+        if step == ItemStep::Changed {
+            self.opener.set_context(contexts.context());
+        }
+        Ok(step)
+    }
+
+    /// Returns the context that [`Self::enter`] set last.
+    pub(super) fn context(&self) -> &[u8] {
+        self.contexts.as_deref().map_or(&[], ItemContexts::context)
+    }
+
     /// Opens a field. Returns `None` if it does not look like an envelope.
     #[inline]
     pub(super) fn open(
@@ -261,6 +286,9 @@ impl Transform for ShowFields {
 
     #[inline]
     fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFailure> {
+        if self.open.enter(&field)? == ItemStep::Source {
+            return Ok(Outcome::Keep);
+        }
         let Some(found) = self.open.open(field.token)? else {
             return Ok(Outcome::Keep);
         };
@@ -276,7 +304,8 @@ impl Transform for ShowFields {
 
     #[inline]
     fn extra_work(&self) -> ExtraWork {
-        self.disclosure.work()
+        let contexts = self.open.contexts.as_deref();
+        self.disclosure.work().plus(context_work(contexts))
     }
 
     fn failed(&mut self, path: &Path<'_>, failure: FieldFailure) -> Result<(), FieldFailure> {
@@ -296,7 +325,8 @@ impl FieldWork for ShowFields {
     }
 
     fn extra_work(&self) -> ExtraWork {
-        self.disclosure.work()
+        let contexts = self.open.contexts.as_deref();
+        self.disclosure.work().plus(context_work(contexts))
     }
 
     fn errors(&self) -> &FieldErrors {

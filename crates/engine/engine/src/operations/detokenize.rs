@@ -55,8 +55,8 @@ impl Operation for Detokenize {
             located.generation,
             Box::new(move |context: FieldContext| {
                 let field_errors = context.errors(on_error);
-                let cancel = context.cancel;
-                let fields = DetokenizeFields::new(spec, cancel, field_errors);
+                let fields = DetokenizeFields::new(spec, context.cancel, field_errors)
+                    .with_contexts(context.contexts);
                 Ok(Fields::Tokens(TokenFields::Detokenize(Box::new(fields))))
             }),
         )?;
@@ -66,7 +66,7 @@ impl Operation for Detokenize {
             mask,
             context_bytes: 0,
             response_bytes,
-            extra_bytes,
+            extra_bytes: extra_bytes.saturating_add(plan.extra_bytes),
             ..plan
         }))
     }

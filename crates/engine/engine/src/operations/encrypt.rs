@@ -16,6 +16,7 @@ use crate::jobs::cost::OperationKind;
 use crate::jobs::error::RequestFailure;
 use crate::jobs::field_errors::{FieldErrors, FieldFailure};
 use crate::jobs::field_sealer::FieldSealer;
+use crate::jobs::item_contexts::{ItemContexts, ItemStep, context_work};
 use crate::jobs::job::{FieldContext, FieldWork, Fields, StartFields, WalkSlice, walk_on};
 use crate::operation::{
     DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes,
@@ -43,8 +44,9 @@ impl Encrypt {
         size: MessageSize,
         limits: &Limits,
     ) -> usize {
-        // Every value has a native envelope, so no field fails.
-        let listed = (format != Format::Native).then_some(size.leaves);
+        // Every value has a native envelope, so only a field without a context can fail.
+        let can_fail = format != Format::Native || self.document.contexts.is_some();
+        let listed = can_fail.then_some(size.leaves);
         let document = sealed_bytes(format, self.options.empty_bytes(suite), size);
         response_bytes(
             document.saturating_add(self.options.encapsulations_bytes()),
@@ -72,7 +74,7 @@ impl Operation for Encrypt {
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, RequestFailure> {
         let (generation, app) = context.app()?;
         let format = self.options.format_in(&app);
-        let sealer = self.options.sealer(&app, &self.document.context, format)?;
+        let sealer = self.options.sealer(&app, &self.document, format)?;
         let suite = self.options.suite_in(&app, format);
         let response_bytes =
             self.response_bytes_in(format, suite, context.size, &context.engine.limits);
@@ -120,10 +122,10 @@ impl StartFields for StartSealing {
 
     fn start(self: Box<Self>, context: FieldContext) -> Result<Fields, RequestFailure> {
         let field_errors = context.errors(self.on_error);
-        let cancel = context.cancel;
         Ok(Fields::Document(Box::new(SealFields {
             writer: self.sealer.make()?,
-            cancel,
+            contexts: context.contexts,
+            cancel: context.cancel,
             field_errors,
         })))
     }
@@ -134,6 +136,8 @@ impl StartFields for StartSealing {
 pub struct SealFields {
     /// Writes under the call's ephemeral key.
     pub writer: FieldSealer,
+    /// The contexts of the document's items, if each has its own.
+    pub contexts: Option<Box<ItemContexts>>,
     /// Tells when to stop.
     pub cancel: Arc<CancelToken>,
     /// Fields that the format cannot hold.
@@ -148,6 +152,13 @@ impl Transform for SealFields {
         if let Some(reason) = self.cancel.stop_reason() {
             return Err(FieldFailure::Stopped(reason));
         }
+        if let Some(contexts) = &mut self.contexts {
+            match contexts.enter(&field)? {
+                ItemStep::Same => (),
+                ItemStep::Changed => self.writer.set_context(contexts.context()),
+                ItemStep::Source => return Ok(Outcome::Keep),
+            }
+        }
         let (datatype, plaintext) = match field.token {
             Token::Str(text) => (Datatype::String, text),
             Token::Bin(bytes) => (Datatype::Binary, bytes),
@@ -155,6 +166,11 @@ impl Transform for SealFields {
         };
         self.writer.write(datatype, plaintext, out)?;
         Ok(Outcome::Replaced)
+    }
+
+    #[inline]
+    fn extra_work(&self) -> ExtraWork {
+        context_work(self.contexts.as_deref())
     }
 
     fn failed(&mut self, path: &Path<'_>, failure: FieldFailure) -> Result<(), FieldFailure> {
@@ -175,6 +191,10 @@ impl FieldWork for SealFields {
         slice: WalkSlice,
     ) -> Result<bool, RequestFailure> {
         walk_on(walk, payload, out, self, slice)
+    }
+
+    fn extra_work(&self) -> ExtraWork {
+        context_work(self.contexts.as_deref())
     }
 
     fn errors(&self) -> &FieldErrors {
@@ -233,6 +253,7 @@ mod tests {
             let cancel = Arc::<CancelToken>::default();
             let seal = SealFields {
                 writer,
+                contexts: None,
                 cancel,
                 field_errors: FieldErrors::new(on_error, 10, 10),
             };

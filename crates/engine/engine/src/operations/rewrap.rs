@@ -18,6 +18,7 @@ use crate::jobs::error::RequestFailure;
 use crate::jobs::field_errors::{FieldErrors, FieldFailure, FieldProblem};
 use crate::jobs::field_opener::FieldOpener;
 use crate::jobs::field_sealer::FieldSealer;
+use crate::jobs::item_contexts::{ItemStep, context_work};
 use crate::jobs::job::{FieldContext, FieldWork, Fields, WalkSlice, walk_on};
 use crate::operation::{
     DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes,
@@ -66,6 +67,7 @@ impl Operation for Rewrap {
     }
 
     fn extra_work(&self, size: MessageSize) -> ExtraWork {
+        // Each field is authenticated when it is opened and when it is sealed.
         self.document
             .extra_work(size)
             .plus(self.document.extra_work(size))
@@ -75,7 +77,7 @@ impl Operation for Rewrap {
         let (generation, app) = context.app()?;
         let format = self.options.format_in(&app);
         let native_only =
-            !self.document.context.is_empty() && self.options.writing.unbound == Unbound::Refuse;
+            self.document.has_context() && self.options.writing.unbound == Unbound::Refuse;
         let open = OpenSpec::new(
             context.engine,
             &app.keys,
@@ -84,7 +86,7 @@ impl Operation for Rewrap {
             self.options.writing.outside,
         )?;
 
-        let sealer = self.options.sealer(&app, &self.document.context, format)?;
+        let sealer = self.options.sealer(&app, &self.document, format)?;
         let outside = match self.options.writing.outside {
             Outside::Accept | Outside::Refuse => {
                 let sealers = self
@@ -109,12 +111,14 @@ impl Operation for Rewrap {
             Containers::Descend,
             generation,
             Box::new(move |context: FieldContext| {
+                let context_of_item = context.contexts.is_some().then(Vec::new);
                 let open = open.start(context);
                 let writer = sealer.make()?;
                 Ok(Fields::Document(Box::new(RewrapFields {
                     open,
                     writer,
                     outside,
+                    context_of_item,
                 })))
             }),
         )?;
@@ -167,6 +171,8 @@ pub struct RewrapFields {
     pub writer: FieldSealer,
     /// Seals values that were sealed outside.
     pub outside: OutsideSealers,
+    /// The context of the present item, for sealers that are made later, if each item has its own.
+    pub context_of_item: Option<Vec<u8>>,
 }
 
 /// Sealers for values that were sealed outside.
@@ -189,10 +195,15 @@ pub enum LazySealer {
 }
 
 impl LazySealer {
-    fn get(&mut self) -> Result<&mut FieldSealer, FieldFailure> {
+    /// Returns the sealer. `context`: that of the present item, if each item has its own.
+    fn get(&mut self, context: Option<&[u8]>) -> Result<&mut FieldSealer, FieldFailure> {
         if let Self::Planned(spec) = self {
             let spec = spec.take().ok_or(FieldFailure::Library)?;
-            *self = Self::Ready(spec.make().map_err(|_| FieldFailure::Library)?);
+            let mut sealer = spec.make().map_err(|_| FieldFailure::Library)?;
+            if let Some(context) = context {
+                sealer.set_context(context);
+            }
+            *self = Self::Ready(sealer);
         }
         match self {
             Self::Ready(sealer) => Ok(sealer),
@@ -207,6 +218,7 @@ impl OutsideSealers {
         &mut self,
         origin: Origin,
         token: Token<'_>,
+        context: Option<&[u8]>,
     ) -> Result<Option<&mut FieldSealer>, FieldFailure> {
         let Self::Keep(sealers) = self else {
             return Ok(None);
@@ -220,7 +232,7 @@ impl OutsideSealers {
             .find(|(of, _)| of.is_none() || *of == suite);
         // A value opens under an active key, and the app publishes the newest of these.
         let (_, sealer) = sealer.ok_or(FieldProblem::CannotOpen)?;
-        sealer.get().map(Some)
+        sealer.get(context).map(Some)
     }
 
     /// Returns the sealers that sealed a value.
@@ -245,16 +257,42 @@ impl fmt::Debug for OutsideSealers {
     }
 }
 
+impl RewrapFields {
+    /// Binds the next fields to the context of their item.
+    fn change_context(&mut self) {
+        let context = self.open.context();
+        self.writer.set_context(context);
+        self.outside
+            .ready()
+            .for_each(|sealer| sealer.set_context(context));
+        if let Some(context_of_item) = &mut self.context_of_item {
+            context_of_item.clear();
+            context_of_item.extend_from_slice(context);
+        }
+    }
+
+    /// Returns the work of authenticating contexts when fields are opened and when they are sealed.
+    fn work_of_contexts(&self) -> ExtraWork {
+        let work = context_work(self.open.contexts.as_deref());
+        work.plus(work)
+    }
+}
+
 impl Transform for RewrapFields {
     type Error = FieldFailure;
 
     #[inline]
     fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFailure> {
+        match self.open.enter(&field)? {
+            ItemStep::Same => (),
+            ItemStep::Changed => self.change_context(),
+            ItemStep::Source => return Ok(Outcome::Keep),
+        }
         let Some(found) = self.open.open(field.token)? else {
             return Ok(Outcome::Keep);
         };
         self.outside
-            .of(found.origin, field.token)?
+            .of(found.origin, field.token, self.context_of_item.as_deref())?
             .unwrap_or(&mut self.writer)
             .rewrite(&found, out)?;
         Ok(Outcome::Replaced)
@@ -263,6 +301,11 @@ impl Transform for RewrapFields {
     #[inline]
     fn pauses(&mut self) -> bool {
         self.open.opener.pauses()
+    }
+
+    #[inline]
+    fn extra_work(&self) -> ExtraWork {
+        self.work_of_contexts()
     }
 
     fn failed(&mut self, path: &Path<'_>, failure: FieldFailure) -> Result<(), FieldFailure> {
@@ -284,6 +327,10 @@ impl FieldWork for RewrapFields {
         slice: WalkSlice,
     ) -> Result<bool, RequestFailure> {
         walk_on(walk, payload, out, self, slice)
+    }
+
+    fn extra_work(&self) -> ExtraWork {
+        self.work_of_contexts()
     }
 
     fn errors(&self) -> &FieldErrors {

@@ -18,6 +18,7 @@ use crate::jobs::cost::OperationKind;
 use crate::jobs::error::RequestFailure;
 use crate::jobs::field_sealer::FieldSealer;
 use crate::jobs::job::SealedBound;
+use crate::operation::RequestDocument;
 use crate::suite;
 use sealwire_settings::Limits;
 
@@ -247,9 +248,10 @@ impl SealOptions {
     pub(super) fn sealer(
         &self,
         app: &App,
-        context: &Bytes,
+        document: &RequestDocument,
         format: Format,
     ) -> Result<SealerSpec, RequestFailure> {
+        let context = &document.context;
         let suite = suite::from_wire(self.suite_in(app, format));
         let own = match self.writing.key_scope {
             KeyScope::Request => Some(crypto::KeyScope::Request),
@@ -276,7 +278,7 @@ impl SealOptions {
         }
 
         let is_off = !app.settings.read_suites.contains(suite);
-        if let Some(form) = self.evervault_form(context, format)? {
+        if let Some(form) = self.evervault_form(document, format)? {
             let rule = "must be \"request\" or \"field\" in this format";
             let scope = own.ok_or(RequestFailure::Param {
                 name: "key_scope",
@@ -379,7 +381,7 @@ impl SealOptions {
     /// Returns the form of the Evervault strings to write; `None` for native envelopes.
     fn evervault_form(
         &self,
-        context: &[u8],
+        document: &RequestDocument,
         format: Format,
     ) -> Result<Option<evervault::Form>, RequestFailure> {
         if self.writing.role.is_some() && format != Format::Evervault {
@@ -400,10 +402,17 @@ impl SealOptions {
             });
         }
 
-        if !context.is_empty() {
+        if !document.context.is_empty() {
             return Err(RequestFailure::Param {
                 name: "context",
                 rule: "must be empty: the Evervault format binds none",
+            });
+        }
+
+        if document.contexts.is_some() {
+            return Err(RequestFailure::Param {
+                name: "contexts",
+                rule: "must be absent: the Evervault format binds none",
             });
         }
 

@@ -46,12 +46,19 @@ impl Tokenize {
     ) -> Result<TokenizeSpec, RequestFailure> {
         // Fails before the walk if no key can seal tokens.
         collection.keys.newest().ok_or(RequestFailure::NoTokenKey)?;
-        if collection.is_shared() && !self.document.context.is_empty() {
+        if collection.is_shared() && self.document.has_context() {
             // The context would bind nothing, and the client would believe that it does.
             let rule = "must be empty: the collection's tokens are the same for all contexts; create a collection with scope \"context\" instead";
-            return Err(RequestFailure::Param {
-                name: "context",
-                rule,
+            let rule_of_items = "must be absent: the collection's tokens are the same for all contexts; create a collection with scope \"context\" instead";
+            return Err(match self.document.contexts {
+                None => RequestFailure::Param {
+                    name: "context",
+                    rule,
+                },
+                Some(_) => RequestFailure::Param {
+                    name: "contexts",
+                    rule: rule_of_items,
+                },
             });
         }
 
@@ -135,8 +142,8 @@ impl Operation for Tokenize {
                     ));
                 }
                 let field_errors = context.errors(on_error);
-                let cancel = context.cancel;
-                let fields = TokenizeFields::new(spec, cancel, field_errors);
+                let fields = TokenizeFields::new(spec, context.cancel, field_errors)
+                    .with_contexts(context.contexts);
                 Ok(Fields::Tokens(TokenFields::Tokenize(Box::new(fields))))
             }),
         )?;
@@ -145,7 +152,7 @@ impl Operation for Tokenize {
         Ok(Plan::Document(DocumentPlan {
             context_bytes: 0,
             response_bytes,
-            extra_bytes,
+            extra_bytes: extra_bytes.saturating_add(plan.extra_bytes),
             subject,
             ..plan
         }))

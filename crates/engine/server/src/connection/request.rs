@@ -288,6 +288,7 @@ fn create_job(
         leaves: request.size.leaves,
         extra: request.extra,
         context_bytes: plan.context_bytes,
+        contexts: plan.contexts,
         sealed: plan.sealed,
         response_bytes,
         estimate: admission.estimate(),

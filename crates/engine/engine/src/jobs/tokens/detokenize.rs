@@ -16,6 +16,7 @@ use sealwire_store::{FoundRow, MapId, SUBJECTS_COLLECTION, SubjectId, TokenId};
 use super::{Bounds, Collection};
 use crate::jobs::cancel_token::CancelToken;
 use crate::jobs::field_errors::{FieldErrors, FieldFailure, FieldProblem};
+use crate::jobs::item_contexts::{ItemContexts, ItemStep};
 use crate::jobs::masks::disclosure::Disclosure;
 
 /// Bytes per token until the store has responded: its key, its positions, and the row without its
@@ -50,6 +51,8 @@ impl DetokenizeSpec {
 #[derive(Debug)]
 pub struct DetokenizeFields {
     spec: DetokenizeSpec,
+    /// The contexts of the document's items, if each has its own.
+    contexts: Option<Box<ItemContexts>>,
     context: TokenContext,
     /// The context of rows. In a collection whose tokens are the same for all contexts, rows that
     /// an earlier version made are sealed under the context of their first request.
@@ -137,6 +140,7 @@ impl DetokenizeFields {
         Self {
             context: spec.collection.keys.context(&spec.context),
             scope: spec.collection.scope(&spec.context),
+            contexts: None,
             spec,
             slots: Vec::new(),
             at: 0,
@@ -149,6 +153,31 @@ impl DetokenizeFields {
             cancel,
             field_errors,
         }
+    }
+
+    /// Adds the contexts of the document's items.
+    #[must_use]
+    pub fn with_contexts(self, contexts: Option<Box<ItemContexts>>) -> Self {
+        Self { contexts, ..self }
+    }
+
+    /// Returns the work of hashing the contexts of items so far.
+    pub fn context_work(&self) -> ExtraWork {
+        let contexts = self.contexts.as_deref();
+        contexts.map_or(ExtraWork::default(), ItemContexts::work_of_items)
+    }
+
+    /// Prepares the context of a token's item. Returns true if the token is the context.
+    fn enter(&mut self, field: &Field<'_>) -> Result<bool, FieldProblem> {
+        let Some(contexts) = &mut self.contexts else {
+            return Ok(false);
+        };
+        let step = contexts.enter(field)?;
+        if step == ItemStep::Changed {
+            self.context = self.spec.collection.keys.context(contexts.context());
+            self.scope = self.spec.collection.scope(contexts.context());
+        }
+        Ok(step == ItemStep::Source)
     }
 
     /// Returns true if the response waits for the store.
@@ -218,6 +247,9 @@ impl DetokenizeFields {
         self.at = 0;
         self.has_rows = true;
         self.field_errors = field_errors;
+        if let Some(contexts) = &mut self.contexts {
+            contexts.restart();
+        }
     }
 
     /// Records a token to be looked up.
@@ -282,7 +314,7 @@ impl Transform for DetokenizeFields {
             return Ok(Outcome::Keep);
         };
 
-        if !self.spec.collection.format.has_shape(text) {
+        if !self.spec.collection.format.has_shape(text) || self.enter(&field)? {
             return Ok(Outcome::Keep);
         }
         if !self.has_rows {

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use sealwire_access::Principal;
 use sealwire_crypto::Datatype;
 use sealwire_msgpack::write;
-use sealwire_payload::{Field, Outcome, Path, Transform};
+use sealwire_payload::{ExtraWork, Field, Outcome, Path, Transform};
 use sealwire_records::token::{
     NewToken, RowBuffer, SubjectKey, TokenContext, TokenPrincipal, Unfit,
 };
@@ -22,6 +22,7 @@ use super::{Bounds, Canonical, Collection, CollectionKind, canonical, value_of};
 use crate::jobs::cancel_token::CancelToken;
 use crate::jobs::error::RequestFailure;
 use crate::jobs::field_errors::{FieldErrors, FieldFailure, FieldProblem};
+use crate::jobs::item_contexts::{ItemContexts, ItemStep};
 
 /// Maximum number of writes of a group if some of its tokens are already in use.
 const TRIES_MAX: u32 = 16;
@@ -85,6 +86,16 @@ impl TokenizeSpec {
         self.subject.as_ref()?.get()
     }
 
+    /// Returns the scope in which rows under a context are found: the context, or the subject's
+    /// scope under the context.
+    fn scope_of(&self, context: TokenContext) -> TokenContext {
+        self.subject().map_or(context, |subject| {
+            self.collection
+                .keys
+                .subject_scope(&context, subject.id(), subject.version())
+        })
+    }
+
     /// Returns the bytes to reserve for the rows of `fields` fields and the values of a message.
     pub fn entry_bytes(&self, fields: usize, message_bytes: usize) -> usize {
         let tags: usize = self.tags.iter().map(|tag| tag.len() + TAG_BYTES).sum();
@@ -101,6 +112,8 @@ impl TokenizeSpec {
 #[derive(Debug)]
 pub struct TokenizeFields {
     spec: TokenizeSpec,
+    /// The contexts of the document's items, if each has its own.
+    contexts: Option<Box<ItemContexts>>,
     /// The context under which rows are sealed.
     context: TokenContext,
     /// The scope in which rows are found: the context, or a subject's scope under the context.
@@ -157,16 +170,13 @@ impl TokenizeFields {
     /// Creates the operation. It must run on a crypto thread, because it hashes the context.
     pub fn new(spec: TokenizeSpec, cancel: Arc<CancelToken>, field_errors: FieldErrors) -> Self {
         let context = spec.collection.scope(&spec.context);
-        let scope = spec.subject().map_or(context, |subject| {
-            spec.collection
-                .keys
-                .subject_scope(&context, subject.id(), subject.version())
-        });
+        let scope = spec.scope_of(context);
         let principal = spec
             .idempotency_key
             .as_ref()
             .map(|key| spec.collection.keys.principal(&key.principal));
         Self {
+            contexts: None,
             context,
             scope,
             principal,
@@ -185,6 +195,31 @@ impl TokenizeFields {
             mismatched: 0,
             field_errors,
         }
+    }
+
+    /// Adds the contexts of the document's items.
+    #[must_use]
+    pub fn with_contexts(self, contexts: Option<Box<ItemContexts>>) -> Self {
+        Self { contexts, ..self }
+    }
+
+    /// Returns the work of hashing the contexts of items so far.
+    pub fn context_work(&self) -> ExtraWork {
+        let contexts = self.contexts.as_deref();
+        contexts.map_or(ExtraWork::default(), ItemContexts::work_of_items)
+    }
+
+    /// Prepares the context of a field's item. Returns true if the field is the context.
+    fn enter(&mut self, field: &Field<'_>) -> Result<bool, FieldProblem> {
+        let Some(contexts) = &mut self.contexts else {
+            return Ok(false);
+        };
+        let step = contexts.enter(field)?;
+        if step == ItemStep::Changed {
+            self.context = self.spec.collection.scope(contexts.context());
+            self.scope = self.spec.scope_of(self.context);
+        }
+        Ok(step == ItemStep::Source)
     }
 
     /// Returns true if the response waits for the store.
@@ -240,6 +275,9 @@ impl TokenizeFields {
     pub fn restart(&mut self, field_errors: FieldErrors) {
         self.at = 0;
         self.field_errors = field_errors;
+        if let Some(contexts) = &mut self.contexts {
+            contexts.restart();
+        }
     }
 
     /// Handles a field in the first walk.
@@ -433,6 +471,9 @@ impl Transform for TokenizeFields {
             return Err(FieldFailure::Stopped(reason));
         }
 
+        if self.enter(&field)? {
+            return Ok(Outcome::Keep);
+        }
         let (datatype, value) = value_of(field.token, field.raw);
         if self.at == self.slots.len() {
             let slot = self.add_field(datatype, value)?;
