@@ -45,8 +45,8 @@ type Read<T> = Box<dyn Fn() -> T + Send + Sync>;
 
 pub use labels::{
     AgreementLabel, CancelReason, CertificateLabel, ClassLabel, ConnectionOutcome,
-    ConnectionStateLabel, DisconnectLabel, LookupLabel, MaskLabel, MethodLabel, RejectionLabel,
-    ReloadLabel, ResponseCode, StoreLabel, SuiteLabel, TokenLabel, WaitingLabel,
+    ConnectionStateLabel, DisconnectLabel, HttpStatusLabel, LookupLabel, MaskLabel, MethodLabel,
+    RejectionLabel, ReloadLabel, ResponseCode, StoreLabel, SuiteLabel, TokenLabel, WaitingLabel,
 };
 pub use reference::reference;
 
@@ -162,6 +162,8 @@ metrics! {
         prediction_ratio: Histogram = "sealwire_prediction_ratio", RATIOS;
         /// Requests rejected as overloaded
         rejections: ByLabel<RejectionLabel, Counter> = "sealwire_rejections_total";
+        /// HTTP requests rejected before the engine read them; not in sealwire_requests_total
+        http_rejections: ByLabel<HttpStatusLabel, Counter> = "sealwire_http_rejections_total";
         /// Remaining admitted work, in seconds of one crypto thread; class: remaining size
         backlog_seconds: ByLabel<ClassLabel, Gauge64> = "sealwire_backlog_seconds";
         /// Requests that wait for admission
@@ -409,6 +411,11 @@ impl Metrics {
     /// Counts a request that was rejected as overload. [`Self::count_request`] counts the request, too.
     pub fn count_rejection(&self, reason: RejectionLabel) {
         self.rejections.of(reason).inc();
+    }
+
+    /// Counts an HTTP request that was rejected with this status before the engine read it.
+    pub fn count_http_rejection(&self, status: HttpStatusLabel) {
+        self.http_rejections.of(status).inc();
     }
 
     /// Records how long the write throttle delayed a request.

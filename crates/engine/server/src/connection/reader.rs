@@ -42,6 +42,7 @@ pub(super) struct Reader<R> {
     message_started: Option<MessageStart>,
     /// True after the first message, which tells whether the client speaks another protocol.
     has_received: bool,
+    has_idle_limit: bool,
     streaming: Option<StreamingRequest>,
     /// Oldest first.
     deferred: VecDeque<DeferredRequest>,
@@ -73,6 +74,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             shutdown,
             message_started: None,
             has_received: false,
+            has_idle_limit: true,
             streaming: None,
             deferred: VecDeque::new(),
             deferred_bytes: 0,
@@ -81,6 +83,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             acquiring: None,
             slice: NetworkSlice::default(),
         }
+    }
+
+    /// Lets the connection stay open without requests.
+    pub(super) fn remove_idle_limit(&mut self) {
+        self.has_idle_limit = false;
     }
 
     /// Reads and dispatches messages until the connection ends.
@@ -480,7 +487,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     async fn handle_read_timeout(&self) -> Result<(), End> {
         // A connection with requests in flight is not idle, regardless of how long they take.
         if self.message_started.is_none()
-            && (self.connection.is_busy() || !self.deferred.is_empty())
+            && (!self.has_idle_limit || self.connection.is_busy() || !self.deferred.is_empty())
         {
             return Ok(());
         }
