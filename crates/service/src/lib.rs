@@ -1,5 +1,5 @@
 //! Code that all programs of Sealwire share: settings, metrics and their listener, an HTTP client,
-//! trusted files, standard output, and spans.
+//! limits of HTTP servers, trusted files, standard output, and spans.
 //!
 //! Libraries for other programs can select single features. Without the feature `programs`, only
 //! the modules for files remain.
@@ -13,7 +13,11 @@ pub mod http_client;
 #[cfg(feature = "programs")]
 pub mod http_framing;
 #[cfg(feature = "programs")]
+pub mod http_server;
+#[cfg(feature = "programs")]
 pub mod log_throttle;
+#[cfg(feature = "programs")]
+pub mod memory;
 #[cfg(feature = "programs")]
 pub mod metrics;
 #[cfg(feature = "programs")]

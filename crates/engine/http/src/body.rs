@@ -1,25 +1,26 @@
-//! Bodies of requests: reading within limits, and the forms that they can have.
+//! Bodies of requests: reading within limits, and the forms that they can have. Bodies of responses:
+//! memory and the client's reading.
 
-use std::sync::Arc;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Body as _, Incoming};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use sealwire_payload::json::JsonError;
-use tokio::sync::OwnedSemaphorePermit;
+use sealwire_service::http_server::activity::InFlight;
+use sealwire_service::http_server::stall::OfferedBytes;
+use sealwire_service::memory::{GrowError, Reservation};
 use tokio::time::timeout;
 
+use crate::HttpOptions;
 use crate::problem::Problem;
-use crate::{HttpOptions, Permits, memory_permits};
 
-/// Bytes of one permit for memory.
-pub(crate) const UNIT: usize = 1 << 10;
 /// Suggested pause before the next attempt if no memory is left.
 const MEMORY_RETRY_MS: u32 = 100;
-/// Largest buffer that is made for a body before its bytes arrive.
-const READ_AHEAD: usize = 64 << 10;
 
 /// The encoding of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,9 +30,6 @@ pub(crate) enum Encoding {
     /// A single MessagePack value.
     MsgPack,
 }
-
-/// The body of a response.
-pub(crate) type ResponseBody = Full<Bytes>;
 
 /// The form of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,128 +107,120 @@ impl Encoding {
     }
 }
 
-/// Memory that a request holds until it is dropped.
-#[derive(Debug, Default)]
-pub(crate) struct Reservation {
-    bytes: usize,
-    permits: Vec<OwnedSemaphorePermit>,
+/// The body of a request, which may be read or not.
+#[derive(Debug)]
+pub(crate) struct RequestBody {
+    incoming: Incoming,
+    /// True after the first read. A client that expects `100-continue` sends its body only then.
+    is_started: bool,
 }
 
-impl Reservation {
-    /// Raises the reservation to `bytes`.
+impl RequestBody {
+    pub(crate) const fn new(incoming: Incoming) -> Self {
+        Self {
+            incoming,
+            is_started: false,
+        }
+    }
+
+    /// Returns true if bytes were requested from the client.
+    pub(crate) const fn is_started(&self) -> bool {
+        self.is_started
+    }
+
+    fn announced(&self) -> usize {
+        usize::try_from(self.incoming.size_hint().lower()).unwrap_or(usize::MAX)
+    }
+
+    /// Reads a whole body within the limits of length, time and memory. Memory is taken as bytes
+    /// arrive: at most twice their length, and never more than the announced length. `head_bytes`
+    /// are already in the reservation.
     ///
     /// # Errors
-    /// No memory is left for all clients or for this one.
-    pub(crate) fn grow(&mut self, bytes: usize, memory: &Permits) -> Result<(), Problem> {
-        let more = memory_permits(bytes) - memory_permits(self.bytes.min(bytes));
-        let more = u32::try_from(more).unwrap_or(u32::MAX);
-        // The client's own part comes first, so that a client beyond it takes nothing from others.
-        for semaphore in [&memory.principal, &memory.all] {
-            let permit = Arc::clone(semaphore)
-                .try_acquire_many_owned(more)
-                .map_err(|_| no_memory())?;
-            self.permits.push(permit);
+    /// A body that is too long, too slow, cut, or for which no memory is left.
+    pub(crate) async fn read(
+        &mut self,
+        options: &HttpOptions,
+        memory: &mut Reservation<2>,
+        head_bytes: usize,
+    ) -> Result<Bytes, Problem> {
+        let announced = self.announced();
+        if announced > options.body_bytes_max {
+            return Err(too_large(options));
         }
-        self.bytes = self.bytes.max(bytes);
-        Ok(())
-    }
-
-    /// Adds memory for the result of an executed request, as far as memory is left. Such a result is
-    /// never rejected, because its client would repeat a change that was made.
-    pub(crate) fn add_available(&mut self, bytes: usize, memory: &Permits) {
-        for semaphore in [&memory.principal, &memory.all] {
-            let permits = memory_permits(bytes).min(semaphore.available_permits());
-            let permits = u32::try_from(permits).unwrap_or(u32::MAX);
-            if let Ok(permit) = Arc::clone(semaphore).try_acquire_many_owned(permits) {
-                self.permits.push(permit);
+        let longest = if self.incoming.size_hint().exact().is_some() {
+            announced
+        } else {
+            options.body_bytes_max
+        };
+        self.is_started = true;
+        let mut bytes = Vec::new();
+        let reading = async {
+            while let Some(frame) = self.incoming.frame().await {
+                let frame = frame.map_err(|_| Problem::bad_request("the body ended too early"))?;
+                let Ok(chunk) = frame.into_data() else {
+                    continue; // Trailers.
+                };
+                let len = bytes.len() + chunk.len();
+                if len > options.body_bytes_max {
+                    return Err(too_large(options));
+                }
+                if len > bytes.capacity() {
+                    let capacity = (2 * len).min(longest).max(len);
+                    grow(memory, head_bytes + capacity)?;
+                    bytes.reserve_exact(capacity - bytes.len());
+                }
+                bytes.extend_from_slice(&chunk);
             }
+            Ok(())
+        };
+        timeout(options.body_time_max, reading)
+            .await
+            .map_err(|_| Problem::new(StatusCode::REQUEST_TIMEOUT, "the body took too long"))??;
+        Ok(bytes.into())
+    }
+
+    /// Reads and drops the rest of a body within limits. Beyond them, the connection or stream
+    /// breaks.
+    pub(crate) async fn discard(&mut self, options: &HttpOptions) {
+        if self.announced() > options.discard_bytes_max {
+            return;
         }
+        let discarding = async {
+            let mut discarded = 0;
+            while let Some(Ok(frame)) = self.incoming.frame().await {
+                discarded += frame.data_ref().map_or(0, Bytes::len);
+                if discarded > options.discard_bytes_max {
+                    return;
+                }
+            }
+        };
+        // The response is due in any case.
+        let _ = timeout(options.body_time_max, discarding).await;
     }
 }
 
-/// Returns the body of a response, which holds `memory` until its bytes were sent.
-pub(crate) fn response_body(bytes: Bytes, memory: impl Send + 'static) -> ResponseBody {
-    struct Held<M> {
-        bytes: Bytes,
-        _memory: M,
-    }
-    impl<M> AsRef<[u8]> for Held<M> {
-        fn as_ref(&self) -> &[u8] {
-            &self.bytes
-        }
-    }
-    Full::new(Bytes::from_owner(Held {
-        bytes,
-        _memory: memory,
-    }))
-}
-
-/// Reads a whole body within the limits of length, time and memory.
+/// Raises a reservation to at least `bytes`.
 ///
 /// # Errors
-/// A body that is too long, too slow, cut, or for which no memory is left.
-pub(crate) async fn read(
-    body: &mut Incoming,
-    options: &HttpOptions,
-    memory: &mut Reservation,
-) -> Result<Bytes, Problem> {
-    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    if announced > options.body_bytes_max {
-        return Err(too_large(options));
-    }
-    memory.grow(announced, &options.body_memory)?;
-    let mut bytes = BytesMut::with_capacity(announced.min(READ_AHEAD));
-    let reading = async {
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|_| Problem::bad_request("the body ended too early"))?;
-            let Ok(chunk) = frame.into_data() else {
-                continue; // Trailers.
-            };
-            let len = bytes.len() + chunk.len();
-            if len > options.body_bytes_max {
-                return Err(too_large(options));
-            }
-            if len > memory.bytes {
-                // A body without a length takes memory in growing steps.
-                let doubled = (2 * memory.bytes).clamp(len, options.body_bytes_max.max(len));
-                memory.grow(doubled, &options.body_memory)?;
-            }
-            bytes.extend_from_slice(&chunk);
+/// 429 if memory is in use, and 413 if the principal can never have so much.
+pub(crate) fn grow(memory: &mut Reservation<2>, bytes: usize) -> Result<(), Problem> {
+    memory.grow_to(bytes).map_err(|error| match error {
+        GrowError::Busy(exceeded) => {
+            let mut problem = Problem::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                format!("no memory for the body: {exceeded}"),
+            );
+            problem.error = problem.error.retry_after_ms(MEMORY_RETRY_MS);
+            problem
         }
-        Ok(())
-    };
-    timeout(options.body_time_max, reading)
-        .await
-        .map_err(|_| Problem::new(StatusCode::REQUEST_TIMEOUT, "the body took too long"))??;
-    Ok(bytes.freeze())
-}
-
-/// Reads and drops the rest of a body within limits. Beyond them, the connection or stream breaks.
-pub(crate) async fn discard(body: &mut Incoming, options: &HttpOptions) {
-    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    if announced > options.discard_bytes_max {
-        return;
-    }
-    let discarding = async {
-        let mut discarded = 0;
-        while let Some(Ok(frame)) = body.frame().await {
-            discarded += frame.data_ref().map_or(0, Bytes::len);
-            if discarded > options.discard_bytes_max {
-                return;
-            }
-        }
-    };
-    // The response is due in any case.
-    let _ = timeout(options.body_time_max, discarding).await;
-}
-
-fn no_memory() -> Problem {
-    let mut problem = Problem::new(
-        StatusCode::TOO_MANY_REQUESTS,
-        "no memory for the body: too many long requests at once",
-    );
-    problem.error = problem.error.retry_after_ms(MEMORY_RETRY_MS);
-    problem
+        GrowError::TooLarge(_, most) => Problem::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!(
+                "the request needs more than the {most} bytes of schedule.memory_mib that one client can have"
+            ),
+        ),
+    })
 }
 
 fn too_large(options: &HttpOptions) -> Problem {
@@ -250,4 +240,72 @@ pub(crate) fn json_problem(error: &JsonError) -> Problem {
         _ => StatusCode::BAD_REQUEST,
     };
     Problem::new(status, format!("body: {error}"))
+}
+
+/// Returns the bytes of a response, which hold `memory` until they were sent.
+pub(crate) fn held_bytes(bytes: Bytes, memory: impl Send + 'static) -> Bytes {
+    struct Held<M> {
+        bytes: Bytes,
+        _memory: M,
+    }
+    impl<M> AsRef<[u8]> for Held<M> {
+        fn as_ref(&self) -> &[u8] {
+            &self.bytes
+        }
+    }
+    Bytes::from_owner(Held {
+        bytes,
+        _memory: memory,
+    })
+}
+
+/// The body of a response. Its bytes count as offered to the client until the connection has
+/// written them, so that a client that does not read ends its stream or connection.
+///
+/// hyper releases an HTTP/2 stream at the end of its body, even if the client has not read all of
+/// it. After that, the stream could not be ended. The end is therefore a separate frame, sent after
+/// all bytes were written.
+#[derive(Debug)]
+pub(crate) struct ResponseBody {
+    bytes: Bytes,
+    is_http2: bool,
+    in_flight: InFlight,
+}
+
+impl ResponseBody {
+    pub(crate) const fn new(bytes: Bytes, is_http2: bool, in_flight: InFlight) -> Self {
+        Self {
+            bytes,
+            is_http2,
+            in_flight,
+        }
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = OfferedBytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<OfferedBytes>, Infallible>>> {
+        if !self.bytes.is_empty() {
+            let bytes = std::mem::take(&mut self.bytes);
+            let offered = OfferedBytes::new(bytes, self.in_flight.offer());
+            return Poll::Ready(Some(Ok(Frame::data(offered))));
+        }
+        if self.is_http2 {
+            ready!(self.in_flight.offer().poll_all_taken(cx));
+        }
+        Poll::Ready(None)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.bytes.is_empty() && !self.is_http2
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.bytes.len() as u64)
+    }
 }

@@ -1,27 +1,30 @@
 //! Handles one HTTP request. The steps, in the order of [`Exchange::respond`]:
 //!
-//! 1. The path names the method and the app.
+//! 1. The head is checked, and the path names the method and the app.
 //! 2. The body is read within limits, and the headers or the request object give the parameters.
 //! 3. The request goes to the engine as one message of the contract.
 //! 4. The result becomes the body of the response. In JSON documents only the changed values are
 //!    written anew.
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use http::header::{
+    CACHE_CONTROL, CONNECTION, CONTENT_TYPE, EXPECT, HeaderValue, X_CONTENT_TYPE_OPTIONS,
+};
 use http::request::Parts;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use sealwire_payload::{WalkLimits, json};
-use sealwire_wire::{Document, ErrorCode, Method, RpcError, request};
-use tokio::sync::OwnedSemaphorePermit;
+use sealwire_service::http_server::activity::InFlight;
+use sealwire_service::memory::Reservation;
+use sealwire_wire::{Document, ErrorCode, Method, Response as EngineResponse, RpcError, request};
 use tokio::time::sleep_until;
 
-use crate::HttpOptions;
-use crate::body::{self, Encoding, Form, Reservation, ResponseBody, json_problem, response_body};
+use crate::body::{Encoding, Form, RequestBody, ResponseBody, grow, held_bytes, json_problem};
 use crate::params::Params;
 use crate::problem::Problem;
 use crate::route::{self, Route};
-use crate::session::{EngineResult, Session};
+use crate::session::{Received, Session};
+use crate::{HttpOptions, Permits, head};
 
 /// Longest document that a network thread converts itself, in bytes: about 50 us of work.
 const INLINE_BYTES_MAX: usize = 16 << 10;
@@ -32,138 +35,184 @@ pub(crate) struct Exchange {
     options: HttpOptions,
 }
 
+/// A request in the form of the contract.
+struct Translated {
+    params: Params,
+    payload: Option<Bytes>,
+    /// Bytes that the request holds besides its head.
+    bytes: usize,
+}
+
+/// What the body of a response is made from.
+enum Style {
+    /// The whole result as an object.
+    Object(Encoding),
+    /// The document of the result as MessagePack.
+    MsgPackDocument,
+    /// The text of the request, in which the values of the result replace those of the request's
+    /// document.
+    JsonDocument {
+        /// The text of the request.
+        text: Bytes,
+        /// The text as MessagePack.
+        before: Bytes,
+    },
+}
+
+/// A response without its memory.
+struct Rendered {
+    encoding: Encoding,
+    body: Bytes,
+    /// The headers that describe a document.
+    headers: HeaderMap,
+}
+
 impl Exchange {
     pub(crate) const fn new(session: Session, options: HttpOptions) -> Self {
         Self { session, options }
     }
 
     /// Responds to a request. Errors become problem documents.
-    pub(crate) async fn handle(&self, request: Request<Incoming>) -> Response<ResponseBody> {
+    pub(crate) async fn handle(
+        &self,
+        request: Request<Incoming>,
+        in_flight: InFlight,
+    ) -> Response<ResponseBody> {
+        let (head, body) = request.into_parts();
+        let mut body = RequestBody::new(body);
+        // The head counts during a pause, too. Without memory, `respond` rejects the request.
+        let mut memory = self.options.body_memory.clone().new_reservation();
+        let _ = memory.grow_to(head::bytes(&head));
         while let Some(until) = self.options.pace.pause() {
             sleep_until(until).await;
         }
-        let (head, mut body) = request.into_parts();
-        match self.respond(&head, &mut body).await {
+        let response = match self.respond(&head, &mut body, memory).await {
             Ok(response) => response,
-            Err(problem) => {
-                if problem.is_fault_of_sender {
-                    self.options.pace.count_rejected();
-                }
-                // Some clients do not read the response before they have sent the whole body.
-                if problem.status != StatusCode::REQUEST_TIMEOUT {
-                    body::discard(&mut body, &self.options).await;
-                }
-                problem.into_response()
-            }
+            Err(problem) => self.reject(problem, &head, &mut body).await,
+        };
+        let is_http2 = head.version == Version::HTTP_2;
+        response.map(|bytes| ResponseBody::new(bytes, is_http2, in_flight))
+    }
+
+    /// Returns the response to a failed request.
+    async fn reject(
+        &self,
+        problem: Problem,
+        head: &Parts,
+        body: &mut RequestBody,
+    ) -> Response<Bytes> {
+        if problem.is_rejected_here {
+            let is_fault = problem.is_fault_of_sender();
+            let status = problem.status.as_u16();
+            self.options.pace.count_rejected(status, is_fault);
         }
+        // A client that expects `100-continue` waits for the response and may not send its body.
+        let is_waiting = head.headers.contains_key(EXPECT) && !body.is_started();
+        let closes = problem.closes || is_waiting;
+        // Some clients do not read the response before they have sent the whole body.
+        if !closes && problem.status != StatusCode::REQUEST_TIMEOUT {
+            body.discard(&self.options).await;
+        }
+        let mut response = problem.into_response();
+        if closes && head.version != Version::HTTP_2 {
+            let headers = response.headers_mut();
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
     }
 
     async fn respond(
         &self,
         head: &Parts,
-        body: &mut Incoming,
-    ) -> Result<Response<ResponseBody>, Problem> {
+        body: &mut RequestBody,
+        mut memory: Reservation<2>,
+    ) -> Result<Response<Bytes>, Problem> {
+        head::check(head)?;
         route::check_no_web_page(&head.headers)?;
         if head.uri.query().is_some() {
             return Err(Problem::bad_request(
                 "the path takes no query; parameters are headers such as sealwire-select, or stand in a request object",
             ));
         }
-        let mut memory = Reservation::default();
         let (method, app) = match route::find(&head.method, head.uri.path())? {
             Route::Plain(method) => {
-                let result = self.call(method, &Params::default(), None).await?;
-                return self.object_response(Encoding::Json, result, memory).await;
+                // These methods are never rejected for load.
+                let received = self.call(method, Params::default(), None).await?;
+                let style = Style::Object(Encoding::Json);
+                return self.response(received, style, memory).await;
             }
             Route::Data { method, app } => (method, app),
         };
 
+        let head_bytes = head::bytes(head);
+        grow(&mut memory, head_bytes)?;
         let form = Form::of(&head.headers)?;
         let mut params = Params::of_app(app);
         params.add_headers(method, &head.headers)?;
-        let body = body::read(body, &self.options, &mut memory).await?;
-        let converted = match form.encoding {
-            Encoding::Json => self.to_msgpack(&body).await?,
-            Encoding::MsgPack => self.checked_msgpack(&body).await?,
-        };
-        // The body, its conversion, and the message to the engine, which is a copy. For MessagePack the
-        // first two are one.
-        memory.grow(body.len() + 2 * converted.len(), &self.options.body_memory)?;
+        let text = body.read(&self.options, &mut memory, head_bytes).await?;
+        if form.encoding == Encoding::Json {
+            // Most documents are no longer as MessagePack.
+            grow(&mut memory, head_bytes + 2 * text.len())?;
+        }
 
         // A method without a document takes its parameters as an object in any case.
-        if form.is_request || !method.takes_document() {
-            let payload = params.add_object(&converted)?;
-            let result = self.call(method, &params, payload).await?;
-            return self.object_response(form.encoding, result, memory).await;
-        }
-        let result = self.call(method, &params, Some(&converted)).await?;
-        let Ok(document) = Document::decode(&result.bytes) else {
-            // The result of `objects.add` and the like has no document.
-            return self.object_response(form.encoding, result, memory).await;
+        let is_object = form.is_request || !method.takes_document();
+        let translated = self
+            .translate(form.encoding, is_object, params, text.clone())
+            .await?;
+        grow(&mut memory, head_bytes + translated.bytes)?;
+        memory.shrink_to(head_bytes + translated.bytes);
+        let style = match (is_object, form.encoding, &translated.payload) {
+            (false, Encoding::Json, Some(payload)) => Style::JsonDocument {
+                text,
+                before: payload.clone(),
+            },
+            (false, ..) => {
+                drop(text);
+                Style::MsgPackDocument
+            }
+            (true, encoding, _) => {
+                drop(text);
+                Style::Object(encoding)
+            }
         };
-        let payload = result.bytes.slice_ref(document.payload);
-        let bytes = match form.encoding {
-            Encoding::Json => self.splice(body, converted, payload).await?,
-            Encoding::MsgPack => payload,
-        };
-        let mut response = self.response(form.encoding, bytes, memory, result.memory);
-        describe(&document, response.headers_mut())?;
-        Ok(response)
+        let Translated {
+            params, payload, ..
+        } = translated;
+        let received = self.call(method, params, payload).await?;
+        self.response(received, style, memory).await
     }
 
-    /// Sends a request to the engine and returns its result.
+    /// Translates a body to the parameters of the contract.
+    async fn translate(
+        &self,
+        encoding: Encoding,
+        is_object: bool,
+        params: Params,
+        body: Bytes,
+    ) -> Result<Translated, Problem> {
+        let limits = self.limits(self.options.body_bytes_max);
+        self.convert(body.len(), move || {
+            translate(encoding, is_object, params, body, limits)
+        })
+        .await?
+    }
+
+    /// Sends a request to the engine and returns its response.
     async fn call(
         &self,
         method: Method,
-        params: &Params,
-        payload: Option<&[u8]>,
-    ) -> Result<EngineResult, Problem> {
-        let result = self.session.call(|out, msgid| {
-            request::start(out, msgid, method);
-            params.encode(payload, out);
+        params: Params,
+        payload: Option<Bytes>,
+    ) -> Result<Received, Problem> {
+        let received = self.session.call(|msgid| {
+            let mut start = Vec::new();
+            request::start(&mut start, msgid, method);
+            let mut frame = vec![Bytes::from(start)];
+            frame.extend(params.encode(payload));
+            frame
         });
-        result.await.map_err(Problem::from)
-    }
-
-    async fn to_msgpack(&self, body: &Bytes) -> Result<Bytes, Problem> {
-        let text = body.clone();
-        let limits = self.limits();
-        let converted = self
-            .convert(body.len(), move || json::to_msgpack(&text, limits))
-            .await?;
-        converted
-            .map(Bytes::from)
-            .map_err(|error| json_problem(&error))
-    }
-
-    /// Returns a body that is exactly one MessagePack value. Half a value, or bytes after it, would
-    /// shift every later message to the engine.
-    async fn checked_msgpack(&self, body: &Bytes) -> Result<Bytes, Problem> {
-        let value = body.clone();
-        let checked = self
-            .convert(body.len(), move || request::check_payload(&value))
-            .await?;
-        match checked {
-            Ok(()) => Ok(body.clone()),
-            Err(error) => Err(Problem::bad_request(format!(
-                "body: not one MessagePack value: {error}"
-            ))),
-        }
-    }
-
-    /// Returns the text of a request with the values of the result.
-    async fn splice(&self, text: Bytes, before: Bytes, after: Bytes) -> Result<Bytes, Problem> {
-        let limits = self.limits();
-        let bytes = text.len().max(after.len());
-        let spliced = self
-            .convert(bytes, move || {
-                let mut out = Vec::with_capacity(text.len().max(after.len()));
-                json::splice(&text, &before, &after, &mut out, limits).map(|()| out)
-            })
-            .await?;
-        spliced
-            .map(Bytes::from)
-            .map_err(|error| unprintable(&error))
+        received.await.map_err(Problem::from)
     }
 
     /// Converts a document. A blocking thread converts a long document, because the conversion would
@@ -176,7 +225,7 @@ impl Exchange {
         if bytes <= INLINE_BYTES_MAX {
             return Ok(conversion());
         }
-        let crate::Permits { all, principal } = self.options.conversions.clone();
+        let Permits { all, principal } = self.options.conversions.clone();
         // A principal that waits for its own permit takes none of the shared permits. The semaphores
         // are never closed.
         let principal = principal.acquire_owned().await;
@@ -186,45 +235,41 @@ impl Exchange {
             drop(permits);
             converted
         });
-        converted
-            .await
-            .map_err(|_| RpcError::new(ErrorCode::Internal, "internal error").into())
+        converted.await.map_err(|_| internal_error())
     }
 
-    /// Returns a response with the whole result of a method.
-    async fn object_response(
+    /// Returns the response, which holds its memory until it is sent.
+    async fn response(
         &self,
-        encoding: Encoding,
-        result: EngineResult,
-        memory: Reservation,
-    ) -> Result<Response<ResponseBody>, Problem> {
-        let bytes = match encoding {
-            Encoding::Json => {
-                let result = result.bytes.clone();
-                let limits = self.limits();
-                let converted = self
-                    .convert(result.len(), move || {
-                        let mut out = Vec::with_capacity(result.len());
-                        json::from_msgpack(&result, &mut out, false, limits).map(|()| out)
-                    })
-                    .await?;
-                Bytes::from(converted.map_err(|error| unprintable(&error))?)
-            }
-            Encoding::MsgPack => result.bytes,
+        received: Received,
+        style: Style,
+        mut memory: Reservation<2>,
+    ) -> Result<Response<Bytes>, Problem> {
+        let Received {
+            message,
+            memory: result_memory,
+        } = received;
+        let limits = self.limits(self.options.response_bytes_max);
+        let result_bytes = message.len();
+        let bytes = match &style {
+            Style::JsonDocument { text, .. } => text.len().max(result_bytes),
+            Style::Object(_) | Style::MsgPackDocument => result_bytes,
         };
-        Ok(self.response(encoding, bytes, memory, result.memory))
-    }
+        let Rendered {
+            encoding,
+            body,
+            headers,
+        } = self
+            .convert(bytes, move || render(&message, style, limits))
+            .await??;
 
-    /// Returns the response with this body, which holds its memory until it is sent.
-    fn response(
-        &self,
-        encoding: Encoding,
-        body: Bytes,
-        mut memory: Reservation,
-        result_memory: OwnedSemaphorePermit,
-    ) -> Response<ResponseBody> {
-        memory.add_available(body.len(), &self.options.body_memory);
-        let mut response = Response::new(response_body(body, (memory, result_memory)));
+        // The memory of the result is enough for a body of its length. An executed request is never
+        // rejected, because its client would repeat a change that was made.
+        let more = body.len().saturating_sub(result_bytes);
+        memory.shrink_to(more);
+        let _ = memory.grow_to(more);
+        let mut response = Response::new(held_bytes(body, (memory, result_memory)));
+        *response.headers_mut() = headers;
         let headers = response.headers_mut();
         headers.insert(
             CONTENT_TYPE,
@@ -232,19 +277,102 @@ impl Exchange {
         );
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-        response
+        Ok(response)
     }
 
-    const fn limits(&self) -> WalkLimits {
+    const fn limits(&self, out_bytes_max: usize) -> WalkLimits {
         WalkLimits {
             depth_max: self.options.depth_max,
-            out_bytes_max: self.options.body_bytes_max,
+            out_bytes_max,
         }
     }
 }
 
-/// Adds the headers that describe the document of a result.
-fn describe(document: &Document<'_>, headers: &mut HeaderMap) -> Result<(), Problem> {
+/// Translates a body to MessagePack. An object gives the parameters, and may contain the payload.
+/// Any other body is the payload.
+fn translate(
+    encoding: Encoding,
+    is_object: bool,
+    mut params: Params,
+    body: Bytes,
+    limits: WalkLimits,
+) -> Result<Translated, Problem> {
+    let text_bytes = body.len();
+    let converted = match encoding {
+        Encoding::Json => json::to_msgpack(&body, limits)
+            .map(Bytes::from)
+            .map_err(|error| json_problem(&error))?,
+        Encoding::MsgPack => {
+            // Half a value, or bytes after it, would shift every later message to the engine.
+            request::check_payload(&body).map_err(|error| {
+                Problem::bad_request(format!("body: not one MessagePack value: {error}"))
+            })?;
+            body
+        }
+    };
+    if !is_object {
+        let bytes = match encoding {
+            Encoding::Json => text_bytes + converted.len(),
+            Encoding::MsgPack => converted.len(),
+        };
+        return Ok(Translated {
+            params,
+            payload: Some(converted),
+            bytes,
+        });
+    }
+    let payload = params
+        .add_object(&converted)?
+        .map(|payload| converted.slice_ref(payload));
+    Ok(Translated {
+        bytes: text_bytes.max(converted.len()) + params.len(),
+        params,
+        payload,
+    })
+}
+
+/// Returns the response for a message of the engine.
+fn render(message: &Bytes, style: Style, limits: WalkLimits) -> Result<Rendered, Problem> {
+    let response = EngineResponse::decode(message).map_err(|_| internal_error())?;
+    let result = message.slice_ref(response.outcome?);
+    let document = match &style {
+        Style::Object(_) => None,
+        // The result of `objects.add` and the like has no document.
+        Style::MsgPackDocument | Style::JsonDocument { .. } => Document::decode(&result).ok(),
+    };
+    let headers = document
+        .as_ref()
+        .map_or_else(|| Ok(HeaderMap::new()), describe)?;
+    let payload = document.map(|document| result.slice_ref(document.payload));
+
+    let (encoding, body) = match (style, payload) {
+        (Style::Object(Encoding::MsgPack), _) | (Style::MsgPackDocument, None) => {
+            (Encoding::MsgPack, result)
+        }
+        (Style::MsgPackDocument, Some(payload)) => (Encoding::MsgPack, payload),
+        (Style::JsonDocument { text, before }, Some(after)) => {
+            let mut out = Vec::with_capacity(text.len().max(after.len()));
+            json::splice(&text, &before, &after, &mut out, limits)
+                .map_err(|error| unprintable(&error))?;
+            (Encoding::Json, out.into())
+        }
+        (Style::Object(Encoding::Json) | Style::JsonDocument { .. }, _) => {
+            let mut out = Vec::with_capacity(result.len());
+            json::from_msgpack(&result, &mut out, false, limits)
+                .map_err(|error| unprintable(&error))?;
+            (Encoding::Json, out.into())
+        }
+    };
+    Ok(Rendered {
+        encoding,
+        body,
+        headers,
+    })
+}
+
+/// Returns the headers that describe the document of a result.
+fn describe(document: &Document<'_>) -> Result<HeaderMap, Problem> {
+    let mut headers = HeaderMap::new();
     headers.insert("sealwire-generation", document.generation.into());
     let failed = document.errors.len() as u64 + document.errors_omitted;
     if failed > 0 {
@@ -260,12 +388,11 @@ fn describe(document: &Document<'_>, headers: &mut HeaderMap) -> Result<(), Prob
     ] {
         if !text.is_empty() {
             // Without its encapsulations no field of the document opens.
-            let value = HeaderValue::from_str(&text)
-                .map_err(|_| RpcError::new(ErrorCode::Internal, "internal error"))?;
+            let value = HeaderValue::from_str(&text).map_err(|_| internal_error())?;
             headers.insert(name, value);
         }
     }
-    Ok(())
+    Ok(headers)
 }
 
 /// Returns the problem of a result that JSON cannot represent.
@@ -274,4 +401,8 @@ fn unprintable(error: &json::JsonError) -> Problem {
         "the result has no JSON form: {error}; send the request as MessagePack, and the response is MessagePack too"
     );
     RpcError::new(ErrorCode::BadRequest, detail).into()
+}
+
+fn internal_error() -> Problem {
+    RpcError::new(ErrorCode::Internal, "internal error").into()
 }

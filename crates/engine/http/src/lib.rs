@@ -10,60 +10,78 @@
 //! | --- | --- |
 //! | `route` | finds the method and the app in the path |
 //! | `params` | reads parameters from headers or from a request object |
-//! | `framing` | makes ambiguous heads (request smuggling) invalid, so that hyper rejects them |
-//! | `body` | reads a body within limits, and converts JSON |
+//! | `head` | checks the size of a head, and rejects ambiguous heads (request smuggling) |
+//! | `body` | reads the body of a request within limits, and sends that of a response |
+//! | `memory` | divides memory between bodies of requests and results, and between principals |
 //! | `exchange` | handles one request, step by step |
 //! | `session` | carries many requests over the connection inside the process |
 //! | `problem` | writes errors as problem documents (RFC 9457) |
 
 mod body;
 mod exchange;
-mod framing;
+mod head;
+mod memory;
 mod params;
 mod problem;
 mod route;
 mod session;
 
 use std::convert::Infallible;
+use std::num::NonZeroU64;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, Version};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use sealwire_service::http_server::activity::{Activity, Expired, Timeouts, Watched};
+use sealwire_service::http_server::head_check::{HeadCheck, Upgrade};
+use sealwire_service::http_server::stall::{Spawn, StreamExecutor};
 use sealwire_wire::Method;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
-use tokio_io_timeout::TimeoutWriter;
 
 use crate::exchange::Exchange;
-use crate::framing::CheckedFraming;
+use crate::head::{HEADER_BYTES_MAX, HEADERS_MAX};
 use crate::params::Params;
 use crate::session::Session;
+
+pub use memory::{BodyAccount, Memory, Permits, PrincipalMemory, ResultMemory, TakenMemory};
 
 /// The application protocols of a TLS handshake on the HTTP listener, in the order of preference.
 pub const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// Longest header list of an HTTP/2 request, in bytes.
-const HEADER_BYTES_MAX: u32 = 64 << 10;
-/// Largest buffer of an HTTP/1.1 connection, in bytes. Bounds the headers of a request there.
-const BUFFER_BYTES_MAX: usize = 2 * HEADER_BYTES_MAX as usize;
+/// Most concurrent requests of an HTTP/2 connection, whatever its options are.
+const STREAMS_MAX: u32 = 128;
+/// Most streams of an HTTP/2 connection that its client reset before they were handled.
+const PENDING_RESETS_MAX: usize = 20;
+/// Most streams of an HTTP/2 connection that the server reset because of errors of its client.
+const ERROR_RESETS_MAX: usize = 128;
+/// Bytes of a body that an HTTP/2 client can send before they are read.
+const STREAM_WINDOW: u32 = 64 << 10;
+/// Bytes of all bodies that an HTTP/2 client can send before they are read: a connection takes at
+/// most so much memory beside the counted memory.
+const CONNECTION_WINDOW: u32 = 256 << 10;
+/// Lowest average rate at which a client must read a response, in bytes per second.
+const RESPONSE_BYTES_PER_S_MIN: NonZeroU64 = NonZeroU64::new(1 << 20).expect("not zero");
+/// Longest time to close an idle connection gracefully.
+const GRACEFUL_CLOSE_MAX: Duration = Duration::from_secs(2);
 
-/// Starts a task of a connection.
-pub type Spawn = Arc<dyn Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync>;
-
-/// Slows down a client whose requests are rejected before they reach the engine. The engine itself
-/// slows down a client whose requests it rejects.
+/// Observes rejected requests, and slows down a client whose requests are rejected before they
+/// reach the engine. The engine itself slows down a client whose requests it rejects.
 pub trait Pace: Send + Sync {
-    /// Counts a rejected request.
-    fn count_rejected(&self);
+    /// Counts a request that was rejected with this status before it reached the engine.
+    /// `is_fault_of_sender` is false if memory was missing.
+    fn count_rejected(&self, status: u16, is_fault_of_sender: bool);
 
     /// Returns the end of the pause that the client must make now, if any.
     fn pause(&self) -> Option<Instant>;
 }
+
+/// A future that resolves at the end of a drain.
+pub type DrainEnd = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Limits and services of one connection.
 #[derive(Clone)]
@@ -74,22 +92,20 @@ pub struct HttpOptions {
     pub discard_bytes_max: usize,
     /// Deepest nesting of a document.
     pub depth_max: usize,
-    /// Longest response of the engine, in bytes.
+    /// Longest response of the engine, and longest document of a response, in bytes.
     pub response_bytes_max: usize,
-    /// Bytes of results that the client has not read yet. Beyond them, the connection takes no
-    /// further results from the engine.
-    pub result_bytes_max: usize,
-    /// Longest time of a connection without a request, and longest time for the headers of a
-    /// request.
+    /// Longest time of a connection without a request.
     pub idle_time_max: Duration,
+    /// Time for the head of a request, from its first byte.
+    pub head_time_max: Duration,
     /// Time for the body of a request.
     pub body_time_max: Duration,
-    /// Longest time in which the connection takes no bytes before it is closed.
+    /// Longest time in which the client takes no bytes of a response.
     pub write_time_max: Duration,
     /// Most concurrent requests of an HTTP/2 connection.
     pub streams_max: u32,
-    /// Memory for the bodies of requests and responses.
-    pub body_memory: Permits,
+    /// Memory for heads and bodies of requests.
+    pub body_memory: BodyAccount,
     /// Permits for conversions of long documents, each on a thread.
     pub conversions: Permits,
     /// The pace of the client, on all its connections.
@@ -98,70 +114,104 @@ pub struct HttpOptions {
     pub spawn: Spawn,
 }
 
-/// Permits for the bytes of bodies (see [`memory_permits`]) or for threads.
-#[derive(Clone, Debug)]
-pub struct Permits {
-    /// Permits that all principals share.
-    pub all: Arc<Semaphore>,
-    /// Permits of this principal.
-    pub principal: Arc<Semaphore>,
-}
-
-/// Returns the number of permits for a number of bytes.
-pub const fn memory_permits(bytes: usize) -> usize {
-    let permits = bytes.div_ceil(body::UNIT);
-    if permits > Semaphore::MAX_PERMITS {
-        Semaphore::MAX_PERMITS
-    } else {
-        permits
-    }
-}
-
-/// Serves an HTTP connection until the client or the engine ends it. `engine` is the client's end
-/// of a connection to the engine with the same principal.
-pub async fn serve<S>(stream: S, engine: DuplexStream, options: HttpOptions)
-where
+/// Serves an HTTP connection until the client or the engine ends it, or until the drain ends.
+/// `engine` is the client's end of a connection to the engine with the same principal, and `results`
+/// the memory that the engine has taken for the results on it.
+pub async fn serve<S>(
+    stream: S,
+    engine: DuplexStream,
+    results: TakenMemory,
+    options: HttpOptions,
+    drain_end: DrainEnd,
+) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let (session, relay) = Session::new(engine, &options);
-    let exchange = Arc::new(Exchange::new(session, options.clone()));
-    let service = service_fn(move |request| {
-        let exchange = Arc::clone(&exchange);
-        async move { Ok::<_, Infallible>(exchange.handle(request).await) }
-    });
+    let pace = Arc::clone(&options.pace);
+    let timeouts = Timeouts {
+        header: options.head_time_max,
+        idle: options.idle_time_max,
+        write: options.write_time_max,
+    };
+    let activity = Arc::new(Activity::new(timeouts).with_rate(RESPONSE_BYTES_PER_S_MIN));
+    let watched = Watched::new(stream, Arc::clone(&activity));
+    let io = HeadCheck::new(watched, Upgrade::default(), Arc::clone(&activity)).strict();
 
-    let mut builder = auto::Builder::new(Executor(options.spawn));
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(options.idle_time_max)
-        .max_buf_size(BUFFER_BYTES_MAX);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_header_list_size(HEADER_BYTES_MAX)
-        .max_concurrent_streams(options.streams_max)
-        .keep_alive_interval(options.write_time_max)
-        .keep_alive_timeout(options.write_time_max);
-    let mut stream = TimeoutWriter::new(stream);
-    stream.set_timeout(Some(options.write_time_max));
-    let connection =
-        builder.serve_connection(TokioIo::new(CheckedFraming::new(Box::pin(stream))), service);
+    let builder = builder(&options);
+    let (session, relay) = Session::new(engine, results, &options);
+    let exchange = Arc::new(Exchange::new(session, options));
+    let started = Arc::clone(&activity);
+    let service = service_fn(move |request: http::Request<_>| {
+        let exchange = Arc::clone(&exchange);
+        let mut in_flight = started.start_exchange(request.version() == Version::HTTP_2);
+        async move {
+            in_flight.use_stream_of_task();
+            Ok::<_, Infallible>(exchange.handle(request, in_flight).await)
+        }
+    });
+    let connection = builder.serve_connection(TokioIo::new(io), service);
+
     let mut connection = pin!(connection);
     let mut relay = pin!(relay);
-
-    // The engine closes the connection when it drains, when the client's certificate is revoked, or
-    // after a long idle time. By then, every running request has its response.
-    let result = tokio::select! {
-        result = connection.as_mut() => result,
-        () = relay.as_mut() => {
-            connection.as_mut().graceful_shutdown();
-            timeout(options.write_time_max, connection).await.unwrap_or(Ok(()))
+    let mut drain_end = drain_end;
+    let mut is_ending = false;
+    let result = loop {
+        tokio::select! {
+            result = connection.as_mut() => break result,
+            // The engine closes the connection when it drains, or when the client's certificate is
+            // revoked. By then it has responded to every request that runs. The client can read
+            // these responses until the drain ends.
+            () = relay.as_mut(), if !is_ending => {
+                connection.as_mut().graceful_shutdown();
+                is_ending = true;
+            }
+            () = drain_end.as_mut() => break Ok(()),
+            expired = activity.wait_until_expired() => {
+                if expired == Expired::Idle && !is_ending {
+                    connection.as_mut().graceful_shutdown();
+                    let _ = timeout(GRACEFUL_CLOSE_MAX, connection.as_mut()).await;
+                }
+                break Ok(());
+            }
         }
     };
     if let Err(error) = result {
         tracing::debug!(error, "HTTP connection ends");
+        let error = error.downcast_ref::<hyper::Error>();
+        // hyper has responded to these heads itself.
+        if error.is_some_and(hyper::Error::is_parse_too_large) {
+            pace.count_rejected(431, true);
+        } else if error.is_some_and(hyper::Error::is_parse) {
+            pace.count_rejected(400, true);
+        }
     }
+}
+
+/// Creates the builder of a connection with the limits of its options.
+fn builder(options: &HttpOptions) -> auto::Builder<StreamExecutor> {
+    let executor = StreamExecutor::new(options.write_time_max)
+        .with_rate(RESPONSE_BYTES_PER_S_MIN)
+        .with_spawn(Arc::clone(&options.spawn));
+    let mut builder = auto::Builder::new(executor);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        // `Activity` limits the time for heads.
+        .header_read_timeout(None)
+        .max_headers(HEADERS_MAX)
+        // hyper rejects a head that does not fit into its buffer.
+        .max_buf_size(HEADER_BYTES_MAX);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_header_list_size(HEADER_BYTES_MAX as u32)
+        .max_concurrent_streams(options.streams_max.min(STREAMS_MAX))
+        .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
+        .max_local_error_reset_streams(ERROR_RESETS_MAX)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .keep_alive_interval(options.write_time_max)
+        .keep_alive_timeout(options.write_time_max);
+    builder
 }
 
 /// Returns the parameters of a request as the engine gets them. For the fuzz target, which reads
@@ -181,17 +231,11 @@ pub fn encode_params(
     params
         .add_headers(method, headers)
         .and_then(|()| object.map_or(Ok(None), |object| params.add_object(object)))
-        .map(|payload| params.encode(payload, &mut out))
+        .map(|payload| {
+            for piece in params.encode(payload.map(bytes::Bytes::copy_from_slice)) {
+                out.extend_from_slice(&piece);
+            }
+        })
         .map_err(|problem| problem.error.message.into_owned())?;
     Ok(out)
-}
-
-/// Starts the tasks of an HTTP/2 connection.
-#[derive(Clone)]
-struct Executor(Spawn);
-
-impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Executor {
-    fn execute(&self, future: F) {
-        (self.0)(Box::pin(future));
-    }
 }

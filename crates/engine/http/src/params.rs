@@ -1,5 +1,6 @@
 //! Parameters of a request, from its headers or from a request object, as MessagePack.
 
+use bytes::Bytes;
 use http::HeaderMap;
 use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_wire::{Method, Param};
@@ -36,15 +37,23 @@ impl Params {
         write::str(&mut self.bytes, name);
     }
 
-    /// Appends the params map, with the payload last, so that the engine knows all other
-    /// parameters before the payload arrives.
-    pub(crate) fn encode(&self, payload: Option<&[u8]>, out: &mut Vec<u8>) {
-        write::map_len(out, self.count + u32::from(payload.is_some()));
-        out.extend_from_slice(&self.bytes);
+    /// Returns the bytes of the parameters.
+    pub(crate) const fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Returns the params map in pieces, without a copy of long ones. The payload comes last, so
+    /// that the engine knows all other parameters before the payload arrives.
+    pub(crate) fn encode(self, payload: Option<Bytes>) -> Vec<Bytes> {
+        let mut start = Vec::new();
+        write::map_len(&mut start, self.count + u32::from(payload.is_some()));
+        let mut pieces = vec![start.into(), self.bytes.into()];
         if let Some(payload) = payload {
-            write::str(out, PAYLOAD);
-            out.extend_from_slice(payload);
+            let mut key = Vec::new();
+            write::str(&mut key, PAYLOAD);
+            pieces.extend([key.into(), payload]);
         }
+        pieces
     }
 
     /// Adds the parameters of the headers.
@@ -317,8 +326,7 @@ mod tests {
         headers.append("accept", "*/*".parse().unwrap());
         let mut params = Params::of_app("demo");
         params.add_headers(Method::Encrypt, &headers).unwrap();
-        let mut map = Vec::new();
-        params.encode(Some(&[0xc0]), &mut map);
+        let map = params.encode(Some(Bytes::from_static(&[0xc0]))).concat();
 
         let mut json = Vec::new();
         sealwire_payload::json::from_msgpack(

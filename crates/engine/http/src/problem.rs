@@ -1,13 +1,12 @@
 //! Errors as problem documents (RFC 9457).
 
+use bytes::Bytes;
 use http::header::{
     ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{Response, StatusCode};
 use sealwire_wire::{DetailValue, ErrorCode, RpcError};
 use serde_json::{Map, Value, json};
-
-use crate::body::ResponseBody;
 
 /// Media type of a problem document.
 pub(crate) const PROBLEM: &str = "application/problem+json";
@@ -34,8 +33,11 @@ pub(crate) const fn status_of(code: ErrorCode) -> StatusCode {
 pub(crate) struct Problem {
     pub(crate) status: StatusCode,
     pub(crate) error: RpcError,
-    /// True if the request was invalid before it reached the engine.
-    pub(crate) is_fault_of_sender: bool,
+    /// True if the request was rejected before it reached the engine.
+    pub(crate) is_rejected_here: bool,
+    /// True if an HTTP/1 connection closes after the response, because a proxy may have read the
+    /// request differently.
+    pub(crate) closes: bool,
     /// The `Allow` header of a wrong verb.
     pub(crate) allowed: Option<&'static str>,
 }
@@ -45,7 +47,8 @@ impl From<RpcError> for Problem {
         Self {
             status: status_of(error.code),
             error,
-            is_fault_of_sender: false,
+            is_rejected_here: false,
+            closes: false,
             allowed: None,
         }
     }
@@ -60,7 +63,9 @@ impl Problem {
         let code = match status {
             StatusCode::FORBIDDEN => ErrorCode::Forbidden,
             StatusCode::NOT_FOUND => ErrorCode::NotFound,
-            StatusCode::PAYLOAD_TOO_LARGE => ErrorCode::TooLarge,
+            StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
+                ErrorCode::TooLarge
+            }
             StatusCode::TOO_MANY_REQUESTS => ErrorCode::Overloaded,
             StatusCode::REQUEST_TIMEOUT => ErrorCode::DeadlineExceeded,
             _ => ErrorCode::BadRequest,
@@ -68,7 +73,8 @@ impl Problem {
         Self {
             status,
             error: RpcError::new(code, detail),
-            is_fault_of_sender: code != ErrorCode::Overloaded,
+            is_rejected_here: true,
+            closes: false,
             allowed: None,
         }
     }
@@ -76,6 +82,19 @@ impl Problem {
     /// Creates the problem of a request that is invalid by the rules of its parameters.
     pub(crate) fn bad_request(detail: impl Into<std::borrow::Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
+    }
+
+    /// Also closes the connection over HTTP/1.
+    pub(crate) fn closing(self) -> Self {
+        Self {
+            closes: true,
+            ..self
+        }
+    }
+
+    /// Returns true if a client that follows the protocol never gets the problem.
+    pub(crate) fn is_fault_of_sender(&self) -> bool {
+        self.is_rejected_here && self.error.code != ErrorCode::Overloaded
     }
 
     /// Creates the problem of a verb that a path does not have.
@@ -91,12 +110,13 @@ impl Problem {
 
     /// Returns the response. The members of the document besides those of RFC 9457 are `code`,
     /// `retry_after_ms` and the details of the contract.
-    pub(crate) fn into_response(self) -> Response<ResponseBody> {
+    pub(crate) fn into_response(self) -> Response<Bytes> {
         let Self {
             status,
             error,
             allowed,
-            is_fault_of_sender: _,
+            is_rejected_here: _,
+            closes: _,
         } = self;
         let mut document = Map::new();
         document.insert(
@@ -120,7 +140,7 @@ impl Problem {
                 .or_insert_with(|| detail_value(&detail.value));
         }
 
-        let mut response = Response::new(ResponseBody::from(Value::Object(document).to_string()));
+        let mut response = Response::new(Bytes::from(Value::Object(document).to_string()));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM));

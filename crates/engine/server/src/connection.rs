@@ -25,8 +25,8 @@ mod request;
 mod responses;
 mod span;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sealwire_wire::{ErrorCode, ErrorFormat, RpcError, response};
@@ -35,6 +35,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
+use crate::http::PrincipalHttp;
 use crate::http_on_rpc;
 use crate::network_scheduler::{Flow, NetworkScheduler};
 use crate::shutdown::Shutdown;
@@ -48,6 +49,7 @@ use sealwire_engine::jobs::cancel_token::{CancelTokens, StopReason};
 use sealwire_engine::jobs::connection_memory::ConnectionMemory;
 use sealwire_engine::jobs::error::RequestFailure;
 use sealwire_engine::jobs::failures::log_failure;
+use sealwire_http::ResultMemory;
 use sealwire_settings::Limits;
 use sealwire_telemetry::metrics::RequestReport;
 
@@ -68,12 +70,8 @@ pub struct PrincipalState {
     pub(crate) network: Arc<Flow>,
     /// Permits for requests in flight, on all connections of the principal together.
     in_flight_permits: Arc<Semaphore>,
-    /// Memory for bodies of HTTP requests and responses, on all connections of the principal
-    /// together.
-    pub(crate) body_memory: Arc<Semaphore>,
-    /// Permit for the conversion of a long document of an HTTP request, on all connections of the
-    /// principal together.
-    pub(crate) conversions: Arc<Semaphore>,
+    /// State of the principal's HTTP connections, from the first one on.
+    pub(crate) http: OnceLock<PrincipalHttp>,
 }
 
 impl PrincipalState {
@@ -83,10 +81,7 @@ impl PrincipalState {
             pace: Pace::new(limits.rejected_per_s_max),
             network: network.flow(),
             in_flight_permits: Arc::new(Semaphore::new(limits.in_flight_per_principal_max)),
-            body_memory: Arc::new(Semaphore::new(sealwire_http::memory_permits(
-                limits.bytes_per_connection_max,
-            ))),
-            conversions: Arc::new(Semaphore::new(1)),
+            http: OnceLock::new(),
         }
     }
 }
@@ -133,9 +128,32 @@ enum End {
 /// is stopped.
 pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     engine: Arc<Engine>,
+    peer: Peer,
+    stream: S,
+    shutdown: Shutdown,
+) {
+    serve_with(engine, peer, stream, shutdown, None).await;
+}
+
+/// Serves a connection inside the process as [`serve`] does, for an HTTP connection. Memory is taken
+/// before each message is written. There is no limit for an idle connection, because the HTTP
+/// connection has its own.
+pub(crate) async fn serve_http<S: AsyncRead + AsyncWrite + Send + 'static>(
+    engine: Arc<Engine>,
+    peer: Peer,
+    stream: S,
+    shutdown: Shutdown,
+    results: ResultMemory,
+) {
+    serve_with(engine, peer, stream, shutdown, Some(results)).await;
+}
+
+async fn serve_with<S: AsyncRead + AsyncWrite + Send + 'static>(
+    engine: Arc<Engine>,
     Peer { principal, state }: Peer,
     stream: S,
     shutdown: Shutdown,
+    results: Option<ResultMemory>,
 ) {
     let limits = engine.limits.clone();
     let (read, write) = tokio::io::split(stream);
@@ -154,11 +172,16 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     let stop = StopOnDrop(connection.cancel_tokens.clone());
     let stall = Duration::from_millis(limits.write_stall_ms_max);
     let engine = Arc::clone(&connection.engine);
+    let has_idle_limit = results.is_none();
     let mut writer = connection.spawn(async move {
-        write_responses(write, outgoing, stall, |n| engine.metrics.response_bytes(n)).await
+        let count = |bytes| engine.metrics.response_bytes(bytes);
+        write_responses(write, outgoing, stall, results, count).await
     });
 
     let mut reader = Reader::new(Arc::clone(&connection), read, shutdown.clone());
+    if !has_idle_limit {
+        reader.remove_idle_limit();
+    }
     let end = tokio::select! {
         end = reader.read_requests() => end,
         () = connection.drain(shutdown.clone()) => End::Drained,

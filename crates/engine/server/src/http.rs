@@ -13,8 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire_engine::engine::Engine;
-use sealwire_http::{HttpOptions, Pace, Permits};
+use sealwire_http::{DrainEnd, HttpOptions, Memory, Pace, Permits, PrincipalMemory};
 use sealwire_settings::Config;
+use sealwire_telemetry::metrics::HttpStatusLabel;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -30,15 +31,19 @@ const PIPE_BYTES: usize = 64 << 10;
 /// work beside the crypto threads.
 const CONVERSIONS_MAX: usize = 4;
 
-/// The [`Pace`] of a principal. Also counts its pauses in the metrics.
+/// The pace of a principal, with the metrics of pauses and rejected requests.
 struct PrincipalPace {
     state: Arc<PrincipalState>,
     engine: Arc<Engine>,
 }
 
 impl Pace for PrincipalPace {
-    fn count_rejected(&self) {
-        self.state.pace.count_rejection(Instant::now());
+    fn count_rejected(&self, status: u16, is_fault_of_sender: bool) {
+        let label = HttpStatusLabel::of_status(status);
+        self.engine.metrics.count_http_rejection(label);
+        if is_fault_of_sender {
+            self.state.pace.count_rejection(Instant::now());
+        }
     }
 
     fn pause(&self) -> Option<Instant> {
@@ -48,13 +53,19 @@ impl Pace for PrincipalPace {
     }
 }
 
+/// State that all HTTP connections of a principal share.
+#[derive(Debug)]
+pub(crate) struct PrincipalHttp {
+    memory: PrincipalMemory,
+    /// Permit for the conversion of a long document.
+    conversions: Arc<Semaphore>,
+}
+
 /// The service of the HTTP listener.
 #[derive(Clone)]
 pub(crate) struct HttpService {
     engine: Arc<Engine>,
-    /// Permits for the bytes of the bodies of all clients together, up to `schedule.memory_mib`.
-    /// They count in addition to the scheduler's memory quota.
-    body_memory: Arc<Semaphore>,
+    memory: Memory,
     /// Threads for conversions of long documents, for all clients together.
     conversions: Arc<Semaphore>,
 }
@@ -62,9 +73,10 @@ pub(crate) struct HttpService {
 impl HttpService {
     pub(crate) fn new(engine: &Arc<Engine>, config: &Config) -> Self {
         let bytes = usize::try_from(config.schedule.memory_bytes()).unwrap_or(usize::MAX);
+        let limits = &config.limits;
         Self {
             engine: Arc::clone(engine),
-            body_memory: Arc::new(Semaphore::new(sealwire_http::memory_permits(bytes))),
+            memory: Memory::new(bytes, limits.message_bytes_max, limits.reply_bytes_max),
             conversions: Arc::new(Semaphore::new(CONVERSIONS_MAX)),
         }
     }
@@ -79,23 +91,25 @@ impl Serve for HttpService {
     {
         let limits = &self.engine.limits;
         let network = Arc::clone(&peer.state.network);
+        let shared = peer.state.http.get_or_init(|| PrincipalHttp {
+            memory: self.memory.of_principal(),
+            conversions: Arc::new(Semaphore::new(1)),
+        });
+        let (results, taken) = self.memory.result_memory(&shared.memory);
         let options = HttpOptions {
             body_bytes_max: limits.message_bytes_max,
             discard_bytes_max: limits.discard_bytes_max,
             depth_max: limits.depth_max as usize,
             response_bytes_max: limits.reply_bytes_max,
-            result_bytes_max: limits.bytes_per_connection_max,
             idle_time_max: Duration::from_millis(limits.idle_ms_max),
+            head_time_max: Duration::from_millis(limits.handshake_ms_max),
             body_time_max: Duration::from_millis(limits.message_ms_max),
             write_time_max: Duration::from_millis(limits.write_stall_ms_max),
             streams_max: u32::try_from(limits.in_flight_per_connection_max).unwrap_or(u32::MAX),
-            body_memory: Permits {
-                all: self.body_memory,
-                principal: Arc::clone(&peer.state.body_memory),
-            },
+            body_memory: self.memory.body_account(&shared.memory),
             conversions: Permits {
                 all: self.conversions,
-                principal: Arc::clone(&peer.state.conversions),
+                principal: Arc::clone(&shared.conversions),
             },
             pace: Arc::new(PrincipalPace {
                 state: Arc::clone(&peer.state),
@@ -103,10 +117,21 @@ impl Serve for HttpService {
             }),
             spawn: Arc::new(move |task| drop(tokio::spawn(Arc::clone(&network).run(task)))),
         };
-        let (client_end, engine_end) = tokio::io::duplex(PIPE_BYTES);
+        let drain = Duration::from_millis(limits.drain_ms_max + limits.write_stall_ms_max);
+        let drain_end = drain_end(shutdown.clone(), drain);
+        let (http, pipe) = tokio::io::duplex(PIPE_BYTES);
         tokio::join!(
-            sealwire_http::serve(stream, client_end, options),
-            connection::serve(self.engine, peer, engine_end, shutdown),
+            sealwire_http::serve(stream, http, taken, options, drain_end),
+            connection::serve_http(self.engine, peer, pipe, shutdown, results),
         );
     }
+}
+
+/// Returns a future that resolves `time` after shutdown has started. Requests that the engine
+/// stopped at the end of its drain have their responses by then.
+fn drain_end(mut shutdown: Shutdown, time: Duration) -> DrainEnd {
+    Box::pin(async move {
+        shutdown.started().await;
+        tokio::time::sleep(time).await;
+    })
 }

@@ -643,7 +643,7 @@ impl Config {
     }
 
     /// Checks that only operators can change keys: by a separate authority or by a list of
-    /// principals. Also checks that the control listener has its own port.
+    /// principals.
     fn check_control(&self, control: &ControlListen, problems: &mut Problems) {
         let own_ca = control
             .client_ca
@@ -655,16 +655,40 @@ impl Config {
                 "is empty, and control.client_ca is that of the data listener, so any client could change keys. List the operators, or set a separate control.client_ca",
             ));
         }
-        let others = [
-            ("listen.address", self.listen.address),
-            ("http.address", self.http.address),
-            ("admin.address", Some(self.admin.address)),
+    }
+
+    /// Checks that each listener has a separate port.
+    fn check_addresses(&self, problems: &mut Problems) {
+        let control = self.control.as_ref().map(|control| control.address);
+        let listeners = [
+            ("listen.address", self.listen.address, "Requests on data"),
+            (
+                "admin.address",
+                Some(self.admin.address),
+                "Health checks and metrics",
+            ),
+            ("http.address", self.http.address, "HTTP"),
+            ("control.address", control, "Operators' requests"),
         ];
-        for (other, address) in others {
-            if Some(control.address) == address && control.address.port() != 0 {
-                let message =
-                    format!("is the same as {other}. Operators' requests need a separate port");
-                problems.push(Problem::new("control.address", message));
+        for (position, (key, address, subject)) in listeners.iter().enumerate() {
+            for (other, other_address, _) in &listeners[..position] {
+                let (Some(address), Some(other_address)) = (address, other_address) else {
+                    continue;
+                };
+                if address.port() == 0 || address.port() != other_address.port() {
+                    continue;
+                }
+                let verb = if *subject == "HTTP" { "needs" } else { "need" };
+                let message = if address.ip() == other_address.ip() {
+                    format!("is the same as {other}. {subject} {verb} a separate port")
+                } else if covers(*address, *other_address) || covers(*other_address, *address) {
+                    format!(
+                        "has the port of {other}, and one of the two is for all addresses of the machine. {subject} {verb} a separate port"
+                    )
+                } else {
+                    continue;
+                };
+                problems.push(Problem::new(*key, message));
             }
         }
     }
@@ -689,24 +713,7 @@ impl Config {
                 "is empty, and so are http.address and control.address, so the engine would listen nowhere. Set at least one of them",
             ));
         }
-        if self.listen.address == Some(self.admin.address) && self.admin.address.port() != 0 {
-            problems.push(Problem::new(
-                "admin.address",
-                "is the same as listen.address. Health checks and metrics need a separate port",
-            ));
-        }
-        if let Some(http) = self.http.address.filter(|address| address.port() != 0) {
-            let others = [
-                ("listen.address", self.listen.address),
-                ("admin.address", Some(self.admin.address)),
-            ];
-            for (other, address) in others {
-                if address == Some(http) {
-                    let message = format!("is the same as {other}. HTTP needs a separate port");
-                    problems.push(Problem::new("http.address", message));
-                }
-            }
-        }
+        self.check_addresses(problems);
         if let Some(control) = &self.control {
             self.check_control(control, problems);
         }
@@ -728,6 +735,12 @@ impl Config {
             ));
         }
     }
+}
+
+/// Returns true if `all` stands for all addresses of the machine and therefore for `one`. That of
+/// IPv6 also stands for those of IPv4.
+const fn covers(all: SocketAddr, one: SocketAddr) -> bool {
+    all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4())
 }
 
 fn control(values: &mut Values, folder: &Path) -> Option<ControlListen> {

@@ -80,7 +80,7 @@ limits! {
     /// Maximum concurrent TLS handshakes; others wait in the kernel's queue. A handshake takes 0.22
     /// ms of CPU (P-256).
     handshakes_max: usize, "handshakes", 1..=65_536, 64;
-    /// Timeout of a TLS handshake. Default: three lost packets with a 1 s timeout fit.
+    /// Timeout of a TLS handshake, and of the head of an HTTP request. Default: three lost packets with a 1 s timeout fit.
     handshake_ms_max: u64, "ms", 10..=600_000, 10_000;
     /// Maximum requests in flight per connection; further ones wait. 256 requests of 1 ms keep a
     /// core busy over a round trip of 256 ms.

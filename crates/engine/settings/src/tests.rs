@@ -315,6 +315,18 @@ fn wrong_files_are_refused_by_key_and_line() {
             "control.address: is the same as http.address",
         ),
         (
+            "[http]\naddress = \"0.0.0.0:7443\"",
+            "http.address: has the port of listen.address, and one of the two is for all addresses",
+        ),
+        (
+            "[listen]\naddress = \"[::]:7444\"",
+            "admin.address: has the port of listen.address, and one of the two is for all addresses",
+        ),
+        (
+            "[http]\naddress = \"127.0.0.1:1\"\n[control]\naddress = \"0.0.0.0:1\"\nclient_ca = \"ops.pem\"",
+            "control.address: has the port of http.address, and one of the two is for all addresses",
+        ),
+        (
             "[listen]\naddress = [1]",
             "listen.address: must be an IP address and a port",
         ),

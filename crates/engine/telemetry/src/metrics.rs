@@ -45,8 +45,8 @@ type Read<T> = Box<dyn Fn() -> T + Send + Sync>;
 
 pub use labels::{
     AgreementLabel, CancelReason, CertificateLabel, ClassLabel, ConnectionOutcome,
-    ConnectionStateLabel, DisconnectLabel, LookupLabel, MaskLabel, MethodLabel, RejectionLabel,
-    ReloadLabel, ResponseCode, StoreLabel, SuiteLabel, TokenLabel, WaitingLabel,
+    ConnectionStateLabel, DisconnectLabel, HttpStatusLabel, LookupLabel, MaskLabel, MethodLabel,
+    RejectionLabel, ReloadLabel, ResponseCode, StoreLabel, SuiteLabel, TokenLabel, WaitingLabel,
 };
 pub use reference::reference;
 
@@ -164,6 +164,8 @@ metrics! {
         prediction_ratio: Histogram = "sealwire_prediction_ratio", RATIOS;
         /// Requests rejected as overloaded
         rejections: ByLabel<RejectionLabel, Counter> = "sealwire_rejections_total";
+        /// HTTP requests rejected before the engine read them; not in sealwire_requests_total
+        http_rejections: ByLabel<HttpStatusLabel, Counter> = "sealwire_http_rejections_total";
         /// Remaining work of admitted requests, in seconds of one crypto thread; class: size class
         /// of the remaining work of a request
         backlog_seconds: ByLabel<ClassLabel, Gauge64> = "sealwire_backlog_seconds";
@@ -416,6 +418,11 @@ impl Metrics {
     /// Counts a rejection for overload. [`Self::count_request`] also counts the request.
     pub fn count_rejection(&self, reason: RejectionLabel) {
         self.rejections.of(reason).inc();
+    }
+
+    /// Counts an HTTP request that was rejected with this status before the engine read it.
+    pub fn count_http_rejection(&self, status: HttpStatusLabel) {
+        self.http_rejections.of(status).inc();
     }
 
     /// Records how long the write throttle delayed a request.

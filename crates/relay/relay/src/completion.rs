@@ -12,13 +12,13 @@ use sealwire_wire::TraceContext;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use crate::activity::InFlight;
 use crate::config::ListenKind;
 use crate::error::Failure;
 use crate::memory::Reservation;
 use crate::relay::{Peer, Relay};
 use crate::route::Route;
 use crate::usage::Usage;
+use sealwire_service::http_server::activity::InFlight;
 
 /// Name for methods that clients invent, as in OpenTelemetry's conventions.
 const OTHER_METHOD: &str = "_OTHER";

@@ -22,12 +22,12 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::activity::{Activity, Expired};
 use crate::exchange;
-use crate::head_check::{HeadCheck, Upgrade};
 use crate::relay::{Peer, Relay, wait_for_stop};
 use crate::response_body::ResponseBody;
-use crate::stall::StreamExecutor;
+use sealwire_service::http_server::activity::{Activity, Expired};
+use sealwire_service::http_server::head_check::{HeadCheck, Upgrade};
+use sealwire_service::http_server::stall::StreamExecutor;
 use sealwire_service::write_through;
 
 /// Longest time to close an idle connection gracefully.
@@ -375,8 +375,8 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::activity::{Timeouts, Watched};
     use crate::body::Outgoing;
+    use sealwire_service::http_server::activity::{Timeouts, Watched};
 
     const TIMEOUTS: Timeouts = Timeouts {
         header: Duration::from_secs(10),

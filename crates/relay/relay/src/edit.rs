@@ -307,7 +307,7 @@ impl Editor {
         let reserved = self
             .memory
             .grow_to(bytes.min(self.memory_bytes_max) + decoder);
-        reserved.map_err(|reason| self.scope.failure(reason))
+        reserved.map_err(|error| self.scope.failure(error.into()))
     }
 
     fn failure_of(&self, error: &sealwire_relay_body::BodyError) -> Failure {

@@ -19,7 +19,6 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
-use crate::activity::InFlight;
 use crate::body::{self, Outgoing, Source};
 use crate::completion::Completion;
 use crate::config::ListenKind;
@@ -38,6 +37,7 @@ use crate::upstream::Protocol;
 use crate::upstream::body::UpstreamBody;
 use crate::upstream::pool::Pool;
 use crate::{ext_proc, fields, websocket};
+use sealwire_service::http_server::activity::InFlight;
 
 /// Header that marks a response of the relay itself, with the reason.
 pub(crate) const RELAY_ERROR: &str = "sealwire-relay-error";

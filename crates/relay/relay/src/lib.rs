@@ -6,7 +6,6 @@
 //! cannot be replaced, the message does not pass. Read [`exchange`] first: it has the path of one
 //! request.
 
-pub mod activity;
 pub mod admin;
 pub mod body;
 pub mod clients;
@@ -23,7 +22,6 @@ pub mod error;
 pub mod exchange;
 pub mod ext_proc;
 pub mod fields;
-pub mod head_check;
 pub mod headers;
 pub mod listener;
 pub mod memory;
@@ -38,7 +36,6 @@ pub mod route_table;
 pub mod serve;
 pub mod server_tls;
 pub mod shares;
-pub mod stall;
 pub mod upstream;
 pub mod usage;
 pub mod websocket;

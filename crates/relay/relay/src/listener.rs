@@ -9,9 +9,9 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use crate::activity::{Activity, Timeouts, Watched};
 use crate::connection;
 use crate::relay::{Listener, Peer, Relay, wait_for_stop};
+use sealwire_service::http_server::activity::{Activity, Timeouts, Watched};
 
 /// Pause after an accept failed, such as when the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -140,7 +140,7 @@ impl Message<'_> {
             // The buffer grows to up to twice its length.
             memory
                 .grow_to(2 * len)
-                .map_err(|reason| self.scope.failure(reason))?;
+                .map_err(|error| self.scope.failure(error.into()))?;
             bytes.extend_from_slice(&data);
         }
         Ok(Edited::Held {

@@ -18,7 +18,8 @@ use crate::memory::{Account, Budget};
 use crate::metrics::Metrics;
 use crate::route_table::RouteTable;
 use crate::server_tls::ServerTls;
-use crate::shares::{ClientId, ClientShares, forwarded_address, leaves_enough_for_others};
+use crate::shares::{ClientId, ClientShares, forwarded_address};
+use sealwire_service::memory::leaves_enough_for_others;
 
 /// State that all connections share.
 #[derive(Debug)]

@@ -1,5 +1,5 @@
 //! Bodies of responses that hyper polls. Their bytes count as offered to the client
-//! ([`crate::stall`]), and the end of a body ends the exchange.
+//! ([`sealwire_service::http_server::stall`]), and the end of a body ends the exchange.
 //!
 //! hyper releases an HTTP/2 stream at the end of its body, even if the client has not read all of
 //! it. After that, the relay could not reset the stream. The end is therefore a separate frame,
@@ -14,11 +14,11 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
-use crate::activity::InFlight;
 use crate::body::Outgoing;
 use crate::completion::Completion;
 use crate::error::Failure;
-use crate::stall::OfferedBytes;
+use sealwire_service::http_server::activity::InFlight;
+use sealwire_service::http_server::stall::OfferedBytes;
 
 /// The body of a response.
 pub struct ResponseBody {

@@ -3,7 +3,8 @@
 //!
 //! A host can appear as several clients: with addresses in several networks, or with an address on
 //! one listener and a name or token on another. A client must therefore leave a part of the
-//! permits that other clients do not use ([`leaves_enough_for_others`]). A few clients together
+//! permits that other clients do not use
+//! ([`leaves_enough_for_others`](sealwire_service::memory::leaves_enough_for_others)). A few clients together
 //! then leave a part too.
 
 use std::collections::HashMap;
@@ -63,14 +64,6 @@ pub fn forwarded_address(headers: &HeaderMap) -> Option<IpAddr> {
         return Some(address.ip());
     }
     last.strip_prefix('[')?.strip_suffix(']')?.parse().ok()
-}
-
-/// Returns true if a client that uses `used` of `left` leaves enough for others. `left` is the part
-/// of `total` that other clients do not use. The client must leave a quarter of it, or less if its
-/// share of the total is larger. A client can always use one.
-pub fn leaves_enough_for_others(used: usize, left: usize, share: usize, total: usize) -> bool {
-    let share = share.max(total - total / 4);
-    used <= 1 || used as u128 * total as u128 <= left as u128 * share as u128
 }
 
 impl fmt::Debug for ClientId {
@@ -184,28 +177,6 @@ mod tests {
                 "{lines:?}"
             );
         }
-    }
-
-    #[test]
-    fn clients_leave_a_part_of_what_others_leave() {
-        // Of 64, each of several clients gets three quarters of the rest while earlier clients keep
-        // their permits.
-        let mut free = 64;
-        let mut used = Vec::new();
-        for _ in 0..4 {
-            let most = (1..=free)
-                .take_while(|used| leaves_enough_for_others(*used, free, 48, 64))
-                .last();
-            used.extend(most);
-            free -= most.unwrap_or(0);
-        }
-        assert_eq!(used, [48, 12, 3, 1]);
-        // A small share is not smaller because others use theirs.
-        assert!(leaves_enough_for_others(10, 14, 10, 64));
-        assert!(!leaves_enough_for_others(10, 13, 10, 64));
-        // The whole is for one client, where a proxy is the only one.
-        assert!(leaves_enough_for_others(64, 64, 64, 64));
-        assert!(!leaves_enough_for_others(65, 64, 64, 64));
     }
 
     #[test]

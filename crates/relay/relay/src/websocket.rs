@@ -42,8 +42,9 @@ use crate::memory::{Account, Reservation};
 use crate::message::scanner_limits;
 use crate::relay::{Peer, Relay, wait_for_stop};
 use crate::shares::{ClientId, ClientShares};
-use crate::stall::Offer;
 use crate::upstream::body::UpstreamBody;
+use sealwire_service::http_server::stall::Offer;
+use sealwire_service::memory::GrowError;
 
 /// Longest time for the close frames of both sides.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
@@ -632,8 +633,8 @@ impl MessageMemory {
         received
             .reservation
             .grow_to(received.memory_bytes())
-            .map_err(|reason| {
-                let kind = if matches!(reason, Reason::TooLarge(..)) {
+            .map_err(|error| {
+                let kind = if matches!(error, GrowError::TooLarge(..)) {
                     io::ErrorKind::FileTooLarge
                 } else {
                     io::ErrorKind::OutOfMemory

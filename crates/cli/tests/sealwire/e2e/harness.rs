@@ -57,6 +57,15 @@ pub(crate) fn run_in_own_process(name: &str, body: impl Future<Output = ()>) {
     );
 }
 
+/// Waits until a condition holds. Panics after a timeout.
+pub(crate) async fn until(condition: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let end = Instant::now() + HANG;
+    while !holds().await {
+        assert!(Instant::now() < end, "not within the time: {condition}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
 /// Runs one test on a separate runtime. Fails the test if it hangs.
 pub(crate) fn run(body: impl Future<Output = ()>) {
     run_within(2 * HANG, body);

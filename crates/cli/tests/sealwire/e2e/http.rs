@@ -1,6 +1,8 @@
 //! Tests of the HTTP listener, with `curl` as the client and raw connections for what `curl` does
 //! not send.
 
+mod limits;
+
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,11 +15,13 @@ use sealwire_settings::Config;
 use sealwire_wire::ErrorCode;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 
 use crate::e2e::access::{FULL, NOBODY, enforcing, everything_on};
 use crate::e2e::audit::records;
 use crate::e2e::control::{OPERATOR, listen};
-use crate::e2e::harness::{Harness, run};
+use crate::e2e::harness::{Harness, run, until};
 use crate::e2e::raw::tls_connect;
 use crate::e2e::traces::{Collector, to};
 
@@ -38,6 +42,24 @@ fn people() -> CollectionRules {
 fn with_http(config: &mut Config) {
     config.http.address = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
 }
+
+/// Connects to the HTTP listener with the usual certificate.
+async fn connect(harness: &Harness) -> TlsStream<TcpStream> {
+    connect_as(harness, harness.client_certificate()).await
+}
+
+/// Connects to the HTTP listener.
+async fn connect_as(harness: &Harness, client: &Issued) -> TlsStream<TcpStream> {
+    let ca = harness.authority.cert_pem();
+    tls_connect(harness.http_address(), ca, Some(client))
+        .await
+        .unwrap()
+}
+
+/// Arguments of `curl` for a body of JSON.
+const JSON: [&str; 2] = ["-H", "content-type: application/json"];
+/// Arguments of `curl` for a body in the file `body`.
+const BODY_FILE: [&str; 2] = ["--data-binary", "@body"];
 
 /// A response as `curl` got it.
 #[derive(Debug)]
@@ -146,25 +168,21 @@ impl Curl {
 
     /// Posts a document as JSON.
     async fn post(&self, path: &str, body: &str, arguments: &[&str]) -> Reply {
-        let json = [
-            "-H",
-            "content-type: application/json",
-            "--data-binary",
-            body,
-        ];
-        self.send(path, &[&json[..], arguments].concat()).await
+        std::fs::write(self.path().join("body"), body).unwrap();
+        self.post_file(path, arguments).await
+    }
+
+    /// Posts the file `body` as JSON.
+    async fn post_file(&self, path: &str, arguments: &[&str]) -> Reply {
+        self.send(path, &[&JSON[..], &BODY_FILE, arguments].concat())
+            .await
     }
 
     /// Posts an object of parameters.
     async fn request(&self, path: &str, object: &Value) -> Reply {
-        let body = object.to_string();
-        let form = [
-            "-H",
-            "content-type: application/vnd.sealwire.request+json",
-            "--data-binary",
-            &body,
-        ];
-        self.send(path, &form).await
+        std::fs::write(self.path().join("body"), object.to_string()).unwrap();
+        let form = ["-H", "content-type: application/vnd.sealwire.request+json"];
+        self.send(path, &[form, BODY_FILE].concat()).await
     }
 }
 
@@ -276,12 +294,7 @@ fn http_serves_the_methods_of_the_data_listener() {
 
         // MessagePack in and out.
         std::fs::write(curl.path().join("body"), b"\x81\xa1a\xc4\x02\x00\xff").unwrap();
-        let msgpack = [
-            "-H",
-            "content-type: application/msgpack",
-            "--data-binary",
-            "@body",
-        ];
+        let msgpack = [["-H", "content-type: application/msgpack"], BODY_FILE].concat();
         let sealed = curl.send("/v1/apps/shop/encrypt", &msgpack).await;
         assert_eq!(sealed.header("content-type"), Some("application/msgpack"));
         std::fs::write(curl.path().join("body"), &sealed.body).unwrap();
@@ -622,10 +635,10 @@ fn http_errors_are_problem_documents() {
                     .iter()
                     .any(|text| text.starts_with("content-type"));
                 std::fs::write(curl.path().join("body"), body).unwrap();
-                let form = ["-H", "content-type: application/json"];
-                let form = if has_type { &[][..] } else { &form };
-                let data = ["--data-binary", "@body"];
-                let reply = curl.send(path, &[form, &data, &arguments].concat()).await;
+                let form = if has_type { &[][..] } else { &JSON };
+                let reply = curl
+                    .send(path, &[form, &BODY_FILE, &arguments].concat())
+                    .await;
                 let case = format!("{path} {arguments:?} {}", reply.text());
                 assert_eq!(reply.status, status, "{case}");
                 assert_eq!(
@@ -670,13 +683,7 @@ fn http_rejections_slow_their_client_down() {
             config.limits.rejected_per_s_max = 20;
         })
         .await;
-        let mut stream = tls_connect(
-            harness.http_address(),
-            harness.authority.cert_pem(),
-            Some(harness.client_certificate()),
-        )
-        .await
-        .unwrap();
+        let mut stream = connect(&harness).await;
         let started = std::time::Instant::now();
         let requests = "GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n".repeat(20)
             + "GET /nothing HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
@@ -736,15 +743,15 @@ fn http_rejects_requests_that_can_be_read_in_two_ways() {
             "POST /v1/apps/shop/encrypt HTTP/3.0\r\nhost: x\r\n\r\n",
             "POST /v1/apps/shop/encrypt\r\n\r\n",
             "CONNECT a:1 HTTP/1.1\r\nhost: a\r\n\r\nPOST /v1/apps/shop/encrypt HTTP/1.1\nhost: x\ncontent-length: 2\ncontent-length: 2\n\n{}",
+            "POST /v1/apps/shop/encrypt HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+            "POST /v1/apps/shop/encrypt HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+            "POST /v1/apps/shop/encrypt HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}",
+            "POST /v1/apps/shop/encrypt HTTP/1.1\r\nhost: x\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}",
+            "POST /v1/apps/shop/encrypt HTTP/1.1\r\nhost: x/y\r\ncontent-length: 2\r\n\r\n{}",
+            "POST https://x/v1/apps/shop/encrypt HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}",
             "POST /v1/apps/shop/encrypt#/../health HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}",
         ] {
-            let mut stream = tls_connect(
-                harness.http_address(),
-                harness.authority.cert_pem(),
-                Some(harness.client_certificate()),
-            )
-            .await
-            .unwrap();
+            let mut stream = connect(&harness).await;
             // With a content type, a body is read.
             let request = request.replacen(
                 " HTTP/1.1\r\n",
@@ -771,6 +778,60 @@ fn http_rejects_requests_that_can_be_read_in_two_ways() {
 }
 
 #[test]
+fn http_rejects_an_expected_body_before_it_is_sent() {
+    run(async {
+        let harness = Harness::with(|config| {
+            with_http(config);
+            config.limits.message_bytes_max = 100_000;
+        })
+        .await;
+        for (path, headers, status) in [
+            (
+                "/nothing",
+                "content-type: application/json\r\ncontent-length: 9",
+                404,
+            ),
+            (
+                "/v1/apps/shop/encrypt",
+                "content-type: text/plain\r\ncontent-length: 9",
+                415,
+            ),
+            (
+                "/v1/apps/shop/encrypt",
+                "content-type: application/json\r\ncontent-length: 100001",
+                413,
+            ),
+            (
+                "/v1/apps/shop/encrypt",
+                "content-type: application/json\r\norigin: https://a\r\ncontent-length: 9",
+                403,
+            ),
+        ] {
+            let mut stream = connect(&harness).await;
+            let head = format!(
+                "POST {path} HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\n{headers}\r\n\r\n"
+            );
+            stream.write_all(head.as_bytes()).await.unwrap();
+            let mut response = Vec::new();
+            let _ = stream.read_to_end(&mut response).await;
+            let response = String::from_utf8(response).unwrap();
+            let start = format!("HTTP/1.1 {status} ");
+            assert!(response.starts_with(&start), "{head}: {response}");
+            assert!(response.contains("connection: close\r\n"), "{response}");
+            let series = format!("sealwire_http_rejections_total{{status=\"{status}\"}}");
+            assert_eq!(harness.metric(&series).await, 1.0);
+        }
+        // A body that is wanted is requested.
+        let mut stream = connect(&harness).await;
+        let head = "POST /v1/apps/shop/encrypt HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut response = [0; 25];
+        stream.read_exact(&mut response).await.unwrap();
+        assert_eq!(&response, b"HTTP/1.1 100 Continue\r\n\r\n");
+    });
+}
+
+#[test]
 fn http_client_that_hangs_up_cancels_its_request() {
     run(async {
         let harness = Harness::with(with_http).await;
@@ -779,15 +840,8 @@ fn http_client_that_hangs_up_cancels_its_request() {
         let fields: Vec<String> = (0..500).map(|n| format!("\"value {n}\"")).collect();
         std::fs::write(curl.path().join("body"), format!("[{}]", fields.join(","))).unwrap();
         for version in ["--http1.1", "--http2"] {
-            let arguments = [
-                "-H",
-                "content-type: application/json",
-                "-H",
-                "sealwire-key-scope: field",
-                "--data-binary",
-                "@body",
-                version,
-            ];
+            let scope = ["-H", "sealwire-key-scope: field", version];
+            let arguments = [&JSON[..], &BODY_FILE, &scope].concat();
             let mut child = curl
                 .command("/v1/apps/shop/encrypt", &arguments)
                 .spawn()
@@ -872,16 +926,8 @@ fn http_converts_long_documents() {
         let document = format!("[\n{}\n]", rows.join(",\n"));
         assert!(document.len() > 3 * 16_384);
         std::fs::write(curl.path().join("body"), &document).unwrap();
-        let json = [
-            "-H",
-            "content-type: application/json",
-            "--data-binary",
-            "@body",
-        ];
         let select = ["-H", "sealwire-select: $[*].name"];
-        let sealed = curl
-            .send("/v1/apps/shop/encrypt", &[&json[..], &select].concat())
-            .await;
+        let sealed = curl.post_file("/v1/apps/shop/encrypt", &select).await;
         assert_eq!(sealed.status, 200, "{}", sealed.text());
         assert!(
             sealed
@@ -889,7 +935,7 @@ fn http_converts_long_documents() {
                 .starts_with("[\n{ \"n\" : 0.50, \"name\":\"sw1:")
         );
         std::fs::write(curl.path().join("body"), &sealed.body).unwrap();
-        let opened = curl.send("/v1/apps/shop/decrypt", &json).await;
+        let opened = curl.post_file("/v1/apps/shop/decrypt", &[]).await;
         assert_eq!(opened.text(), document);
     });
 }
@@ -936,13 +982,7 @@ fn http_body_that_stops_ends_with_a_problem() {
             config.limits.message_ms_max = 300;
         })
         .await;
-        let mut stream = tls_connect(
-            harness.http_address(),
-            harness.authority.cert_pem(),
-            Some(harness.client_certificate()),
-        )
-        .await
-        .unwrap();
+        let mut stream = connect(&harness).await;
         let head = "POST /v1/apps/shop/encrypt HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n{\"a\":";
         stream.write_all(head.as_bytes()).await.unwrap();
         let mut response = Vec::new();
@@ -1005,25 +1045,13 @@ fn http_requests_in_flight_finish_during_a_drain() {
         let address = harness.http_address();
         let curl = Curl::new(&harness);
         let fields = format!("[{}]", vec!["\"x\""; 100].join(","));
-        let mut idle = tls_connect(
-            address,
-            harness.authority.cert_pem(),
-            Some(harness.client_certificate()),
-        )
-        .await
-        .unwrap();
+        std::fs::write(curl.path().join("body"), fields).unwrap();
+        let mut idle = connect(&harness).await;
         let mut hold = harness.hold_crypto().await;
         let posts: Vec<_> = ["--http1.1", "--http2"]
             .map(|version| {
-                let arguments = [
-                    "-H",
-                    "content-type: application/json",
-                    "-H",
-                    "sealwire-key-scope: field",
-                    "--data-binary",
-                    &fields,
-                    version,
-                ];
+                let scope = ["-H", "sealwire-key-scope: field", version];
+                let arguments = [&JSON[..], &BODY_FILE, &scope].concat();
                 curl.command("/v1/apps/shop/encrypt", &arguments)
                     .spawn()
                     .unwrap()
@@ -1037,9 +1065,10 @@ fn http_requests_in_flight_finish_during_a_drain() {
         let mut rest = Vec::new();
         let _ = idle.read_to_end(&mut rest).await;
         assert!(rest.is_empty(), "an idle connection is closed");
-        while tokio::net::TcpStream::connect(address).await.is_ok() {
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
+        until("the listener is closed", async || {
+            TcpStream::connect(address).await.is_err()
+        })
+        .await;
         drop(hold);
         for post in posts {
             let output = tokio::task::spawn_blocking(move || post.wait_with_output().unwrap())
@@ -1129,19 +1158,16 @@ fn http_requests_need_roles_and_leave_records() {
         }
 
         let folder = harness.config.audit.folder.clone().unwrap();
-        let found = loop {
-            let found: Vec<_> = records(&folder)
+        let encrypts = || -> Vec<_> {
+            records(&folder)
                 .into_iter()
                 .filter(|record| record.method.as_deref() == Some("encrypt"))
                 .map(|record| (record.principal.unwrap(), record.outcome.unwrap()))
-                .collect();
-            if found.len() == 2 {
-                break found;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+                .collect()
         };
+        until("both requests are recorded", async || encrypts().len() == 2).await;
         assert_eq!(
-            found,
+            encrypts(),
             [
                 (FULL.to_owned(), "ok".to_owned()),
                 (NOBODY.to_owned(), "forbidden".to_owned())

@@ -43,6 +43,7 @@ pub(super) struct Reader<R> {
     message_started: Option<MessageStart>,
     /// True after the first message. Only the first bytes of a connection can be an HTTP request.
     has_received: bool,
+    has_idle_limit: bool,
     /// The long message that is arriving, if the scheduler has been asked for it.
     streaming: Option<StreamingRequest>,
     /// Requests that wait to start, oldest first.
@@ -76,6 +77,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             shutdown,
             message_started: None,
             has_received: false,
+            has_idle_limit: true,
             streaming: None,
             deferred: VecDeque::new(),
             deferred_bytes: 0,
@@ -84,6 +86,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             acquiring: None,
             slice: NetworkSlice::default(),
         }
+    }
+
+    /// Lets the connection stay open without requests.
+    pub(super) fn remove_idle_limit(&mut self) {
+        self.has_idle_limit = false;
     }
 
     /// Reads and dispatches messages until the connection ends.
@@ -483,7 +490,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     async fn handle_read_timeout(&self) -> Result<(), End> {
         // A connection with requests in flight is not idle, regardless of how long they take.
         if self.message_started.is_none()
-            && (self.connection.is_busy() || !self.deferred.is_empty())
+            && (!self.has_idle_limit || self.connection.is_busy() || !self.deferred.is_empty())
         {
             return Ok(());
         }

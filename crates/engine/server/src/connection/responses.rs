@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use super::InFlightPermit;
 use crate::network_scheduler::{NetworkSlice, PIECE_BYTES};
 use sealwire_engine::jobs::scheduler::AdmissionPermit;
+use sealwire_http::ResultMemory;
 
 /// Responses up to this many bytes are written together, in one TLS record where they fit.
 const BATCH_BYTES: usize = 16 << 10;
@@ -25,11 +26,13 @@ pub(super) struct Outgoing {
 }
 
 /// Writes responses in the order of the queue. Combines small responses, and flushes when the queue
-/// is empty.
+/// is empty. With `results`, memory is taken before a response is written; until then the response
+/// keeps its permits, and no other response is written.
 pub(super) async fn write_responses(
     mut write: impl AsyncWrite + Unpin,
     mut outgoing: mpsc::Receiver<Outgoing>,
     stall: Duration,
+    results: Option<ResultMemory>,
     count: impl Fn(u64),
 ) -> io::Result<()> {
     let mut slice = NetworkSlice::default();
@@ -38,13 +41,24 @@ pub(super) async fn write_responses(
     while let Some(first) = outgoing.recv().await {
         let mut next = Some(first);
         while let Some(response) = next {
-            count(response.bytes.len() as u64);
-            if batch.len() + response.bytes.len() > BATCH_BYTES {
+            let len = response.bytes.len();
+            count(len as u64);
+            if let Some(results) = &results
+                && !results.try_take(len)
+            {
+                // The batch is written first, because its memory is released only when the client
+                // has read it.
+                write_all(&mut write, &batch, stall, &mut slice).await?;
+                batch.clear();
+                batched.clear();
+                results.take(len).await;
+            }
+            if batch.len() + len > BATCH_BYTES {
                 write_all(&mut write, &batch, stall, &mut slice).await?;
                 batch.clear();
                 batched.clear();
             }
-            if response.bytes.len() > BATCH_BYTES {
+            if len > BATCH_BYTES {
                 write_all(&mut write, &response.bytes, stall, &mut slice).await?;
             } else {
                 batch.extend_from_slice(&response.bytes);

@@ -296,6 +296,43 @@ label! {
 }
 
 label! {
+    /// Status of an HTTP request that was rejected before the engine read it.
+    pub enum HttpStatusLabel = "status" {
+        /// The head or the body is invalid.
+        BadRequest = "400",
+        /// The request is one of a web page.
+        Forbidden = "403",
+        /// No method has the path.
+        NotFound = "404",
+        /// The path has another verb.
+        WrongVerb = "405",
+        /// The body arrived too slowly.
+        Timeout = "408",
+        /// The body is too long.
+        TooLarge = "413",
+        /// The body has another content type.
+        ContentType = "415",
+        /// The request expects something unknown.
+        Expectation = "417",
+        /// No memory is left for the body.
+        NoMemory = "429",
+        /// The head is too long.
+        HeadTooLarge = "431",
+        /// Another status.
+        Other = "other",
+    }
+}
+
+impl HttpStatusLabel {
+    /// Returns the label of a status.
+    pub fn of_status(status: u16) -> Self {
+        let text = status.to_string();
+        let known = Self::ALL.into_iter().find(|label| label.as_str() == text);
+        known.unwrap_or(Self::Other)
+    }
+}
+
+label! {
     /// Outcome of a cache lookup.
     pub enum LookupLabel = "outcome" {
         /// The cache had the entry.

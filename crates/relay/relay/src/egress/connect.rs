@@ -20,7 +20,6 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::{Destination, first_bytes};
-use crate::activity::{Activity, Timeouts, Watched};
 use crate::body::Outgoing;
 use crate::clients::Client;
 use crate::completion::Completion;
@@ -30,6 +29,7 @@ use crate::error::{Failure, Reason};
 use crate::relay::{Listener, Peer, Relay, wait_for_stop};
 use crate::request_check::CheckedTarget;
 use crate::upstream::address::{Lookup, dial_host};
+use sealwire_service::http_server::activity::{Activity, Timeouts, Watched};
 
 /// Longest time for the client's TLS handshake after the tunnel was opened.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);

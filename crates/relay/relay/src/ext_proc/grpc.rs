@@ -108,7 +108,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
                 .get_or_insert_with(|| self.memory_account.clone().new_reservation());
             memory
                 .grow_to(self.buffer.len().min(PREFIX_BYTES + length))
-                .map_err(Failure::request)?;
+                .map_err(|error| Failure::request(error.into()))?;
         }
 
         if rest.len() < length {

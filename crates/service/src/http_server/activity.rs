@@ -6,6 +6,7 @@
 //! of the head starts with that byte.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -15,7 +16,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-use crate::stall::Offer;
+use super::stall::Offer;
 
 /// Time limits of one connection.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +46,8 @@ pub enum Expired {
 #[derive(Debug)]
 pub struct Activity {
     timeouts: Timeouts,
+    /// Lowest average rate at which a response over HTTP/1.1 must be read, in bytes per second.
+    bytes_per_s_min: Option<NonZeroU64>,
     in_flight: AtomicUsize,
     /// Set by the first request over HTTP/2. Frames between HTTP/2 requests do not start a head.
     is_http2: AtomicBool,
@@ -74,6 +77,7 @@ impl Activity {
     pub fn new(timeouts: Timeouts) -> Self {
         Self {
             timeouts,
+            bytes_per_s_min: None,
             in_flight: AtomicUsize::new(0),
             is_http2: AtomicBool::new(false),
             is_within_head: AtomicBool::new(false),
@@ -86,6 +90,16 @@ impl Activity {
         }
     }
 
+    /// Also ends a connection over HTTP/1.1 whose response is read more slowly than this rate on
+    /// average.
+    #[must_use]
+    pub fn with_rate(self, bytes_per_s_min: NonZeroU64) -> Self {
+        Self {
+            bytes_per_s_min: Some(bytes_per_s_min),
+            ..self
+        }
+    }
+
     /// Records that the head of a request arrived. Dropping the guard records the end of its
     /// response.
     pub fn start_exchange(self: &Arc<Self>, is_http2: bool) -> InFlight {
@@ -94,7 +108,7 @@ impl Activity {
             self.is_http2.store(true, Ordering::Relaxed);
         }
 
-        let offer = Arc::new(Offer::default());
+        let offer = Arc::new(Offer::with_rate(self.bytes_per_s_min));
         let mut offers = self.offers.lock().unwrap_or_else(PoisonError::into_inner);
         offers.retain(|offer| offer.strong_count() > 0);
         offers.push(Arc::downgrade(&offer));
@@ -154,8 +168,13 @@ impl Activity {
 
     /// Returns the expired limit, or the time of the next check.
     fn check_limits(&self, now: Instant) -> Result<Instant, Expired> {
-        // A request can start and end between two checks, and either limit can be shorter.
-        let next = now + self.timeouts.header.min(self.timeouts.idle);
+        // A request can start and end between two checks, and each limit can be the shortest.
+        let Timeouts {
+            header,
+            idle,
+            write,
+        } = self.timeouts;
+        let next = now + header.min(idle).min(write);
         if self.is_stalled(now) {
             return Err(Expired::Stalled);
         }

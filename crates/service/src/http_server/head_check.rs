@@ -9,10 +9,9 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-use sealwire_service::http_framing::FramingScanner;
-
-use crate::activity::Activity;
-use sealwire_service::write_through;
+use super::activity::Activity;
+use crate::http_framing::FramingScanner;
+use crate::write_through;
 
 /// Ends the checks of a connection that leaves HTTP.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +42,15 @@ impl<T> HeadCheck<T> {
             scanner: FramingScanner::new(),
             upgrade,
             activity,
+        }
+    }
+
+    /// Also rejects the heads that [`FramingScanner::strict`] breaks.
+    #[must_use]
+    pub fn strict(self) -> Self {
+        Self {
+            scanner: self.scanner.strict(),
+            ..self
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Ends an HTTP/2 stream whose client reads nothing of its response, and keeps the other streams of
-//! the connection.
+//! Ends an HTTP/2 stream whose client does not read its response, or reads it too slowly, and keeps
+//! the other streams of the connection.
 //!
 //! hyper and h2 buffer up to 64 KiB of a stream, and the body cannot see the progress of that
 //! buffer. Bytes for hyper therefore report when they are written to the connection
@@ -9,7 +9,10 @@
 //! executor drops the future of the stream. This resets the stream and releases all resources of
 //! its exchange. hyper spawns these futures through an executor, so the executor can watch them.
 
+use std::fmt;
 use std::future::Future;
+use std::num::NonZeroU64;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -55,6 +58,8 @@ impl ConnectionProgress {
 pub struct Offer {
     waiting: Mutex<Waiting>,
     connection: Arc<ConnectionProgress>,
+    /// Lowest average rate of reading, in bytes per second.
+    bytes_per_s_min: Option<NonZeroU64>,
 }
 
 #[derive(Debug, Default)]
@@ -66,14 +71,32 @@ struct Waiting {
     connection_taken: u64,
     /// Bytes of this stream that were written since that time.
     taken: usize,
+    /// The bytes since none waited: the response, as far as it was offered.
+    response: Option<OfferedResponse>,
     /// Wakes the task that waits until all bytes are written.
     waker: Option<Waker>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct OfferedResponse {
+    since: Instant,
+    bytes: u64,
+    /// Bytes that the connection had written at that time.
+    connection_taken: u64,
 }
 
 impl Offer {
     /// Returns the offer of the HTTP/2 stream that the current task serves, if any.
     pub fn of_task() -> Option<Arc<Self>> {
         OFFER.try_with(Arc::clone).ok()
+    }
+
+    /// Creates an offer outside HTTP/2, whose bytes must be read at this rate on average.
+    pub fn with_rate(bytes_per_s_min: Option<NonZeroU64>) -> Self {
+        Self {
+            bytes_per_s_min,
+            ..Self::default()
+        }
     }
 
     fn lock_waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -84,6 +107,12 @@ impl Offer {
     pub fn add_waiting(&self, bytes: usize) {
         let mut waiting = self.lock_waiting();
         waiting.bytes += bytes;
+        let response = waiting.response.get_or_insert_with(|| OfferedResponse {
+            since: Instant::now(),
+            bytes: 0,
+            connection_taken: self.connection.written_bytes(),
+        });
+        response.bytes += bytes as u64;
         if waiting.since.is_none() {
             self.connection
                 .waiting_streams
@@ -130,9 +159,24 @@ impl Offer {
         Poll::Pending
     }
 
-    /// Returns true if bytes have waited for `time`.
+    /// Returns true if bytes have waited for `time`, or were read too slowly on average.
     pub fn has_waited(&self, time: Duration, now: Instant) -> bool {
-        self.time_limit_end(time, now) <= now
+        self.time_limit_end(time, now) <= now || self.is_too_slow(time, now)
+    }
+
+    /// Returns the time by which the response must be read: `time`, and the time of its bytes at the
+    /// lowest rate. Other streams of the connection can delay a stream, so the bytes that the
+    /// connection wrote meanwhile count if they are more.
+    fn rate_limit_end(&self, time: Duration) -> Option<Instant> {
+        let rate = self.bytes_per_s_min?;
+        let response = self.lock_waiting().response?;
+        let written = self.connection.written_bytes() - response.connection_taken;
+        let ms = response.bytes.max(written).saturating_mul(1_000) / rate;
+        Some(response.since + time + Duration::from_millis(ms))
+    }
+
+    fn is_too_slow(&self, time: Duration, now: Instant) -> bool {
+        self.rate_limit_end(time).is_some_and(|end| end <= now)
     }
 
     /// Returns the end of the time limit. If no bytes wait yet, the limit starts now.
@@ -141,15 +185,19 @@ impl Offer {
     }
 
     /// Waits until bytes have waited for `time` although the connection had the chance to write
-    /// them, or writes nothing at all. Safe to drop.
+    /// them, or writes nothing at all, or until the response was read too slowly. Safe to drop.
     pub async fn wait_until_stalled(&self, time: Duration) {
         // The start of the time limit at the last check, and the bytes that the connection had
         // written then.
         let mut last_check = (None, 0);
         loop {
             let now = Instant::now();
+            if self.is_too_slow(time, now) {
+                return;
+            }
             let due = self.time_limit_end(time, now);
             if due > now {
+                let due = self.rate_limit_end(time).map_or(due, |end| due.min(end));
                 sleep_until(due).await;
                 continue;
             }
@@ -174,7 +222,8 @@ impl Offer {
                 return;
             }
             last_check = (since, taken);
-            sleep_until(now + time).await;
+            let next = now + time;
+            sleep_until(self.rate_limit_end(time).map_or(next, |end| next.min(end))).await;
         }
     }
 }
@@ -219,11 +268,26 @@ impl Drop for OfferedBytes {
     }
 }
 
+/// Starts a task.
+pub type Spawn = Arc<dyn Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync>;
+
 /// Spawns the streams of a connection, and ends streams that stall.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct StreamExecutor {
     time: Duration,
+    bytes_per_s_min: Option<NonZeroU64>,
+    spawn: Option<Spawn>,
     connection: Arc<ConnectionProgress>,
+}
+
+impl fmt::Debug for StreamExecutor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamExecutor")
+            .field("time", &self.time)
+            .field("bytes_per_s_min", &self.bytes_per_s_min)
+            .field("connection", &self.connection)
+            .finish_non_exhaustive()
+    }
 }
 
 impl StreamExecutor {
@@ -231,7 +295,27 @@ impl StreamExecutor {
     pub fn new(time: Duration) -> Self {
         Self {
             time,
+            bytes_per_s_min: None,
+            spawn: None,
             connection: Arc::default(),
+        }
+    }
+
+    /// Also ends a stream that is read more slowly than this rate on average.
+    #[must_use]
+    pub fn with_rate(self, bytes_per_s_min: NonZeroU64) -> Self {
+        Self {
+            bytes_per_s_min: Some(bytes_per_s_min),
+            ..self
+        }
+    }
+
+    /// Starts the streams with this function instead of [`tokio::spawn`].
+    #[must_use]
+    pub fn with_spawn(self, spawn: Spawn) -> Self {
+        Self {
+            spawn: Some(spawn),
+            ..self
         }
     }
 }
@@ -246,14 +330,19 @@ where
         let offer = Arc::new(Offer {
             waiting: Mutex::default(),
             connection: Arc::clone(&self.connection),
+            bytes_per_s_min: self.bytes_per_s_min,
         });
-        tokio::spawn(async move {
+        let watched_stream = async move {
             let watched = Arc::clone(&offer);
             tokio::select! {
                 _ = OFFER.scope(offer, stream) => {}
                 () = watched.wait_until_stalled(time) => {}
             }
-        });
+        };
+        match &self.spawn {
+            Some(spawn) => spawn(Box::pin(watched_stream)),
+            None => drop(tokio::spawn(watched_stream)),
+        }
     }
 }
 
@@ -368,6 +457,43 @@ mod tests {
         assert_eq!(seconds_beside_a_reader(100).await, Some(330));
         // The connection takes less than 512 bytes for each stream within the time.
         assert_eq!(seconds_beside_a_reader(50).await, Some(15));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn responses_must_be_read_at_the_lowest_rate() {
+        const MIB: usize = 1 << 20;
+        // The response, the bytes that its client reads each second, and the bytes that the client
+        // reads of another stream of the connection.
+        for (len, own, other, expected) in [
+            (100, 0, 0, Some(15)),
+            // 15 s, and a second per MiB.
+            (5 * MIB, 1_000, 0, Some(20)),
+            (5 * MIB, MIB, 0, None),
+            // The connection is as fast as demanded, but one stream reads most of it.
+            (5 * MIB, 1_000, MIB, None),
+            (5 * MIB, 1_000, MIB / 2, Some(29)),
+        ] {
+            let executor =
+                StreamExecutor::new(TIME).with_rate(NonZeroU64::new(MIB as u64).unwrap());
+            let started = Instant::now();
+            let (held, ended) = oneshot::channel::<()>();
+            for (len, step, held) in [(len, own, Some(held)), (100 * MIB, other, None)] {
+                executor.execute(async move {
+                    let _held = held;
+                    let mut bytes = (step > 0 || len < MIB).then(|| add_waiting(len));
+                    while let Some(bytes) = bytes.as_mut().filter(|bytes| bytes.has_remaining()) {
+                        sleep(Duration::from_secs(1)).await;
+                        bytes.advance(step.min(bytes.remaining()));
+                    }
+                    std::future::pending::<()>().await;
+                });
+            }
+            let seconds = tokio::time::timeout(Duration::from_secs(60), ended)
+                .await
+                .ok()
+                .map(|_| started.elapsed().as_secs());
+            assert_eq!(seconds, expected, "{len} {own} {other}");
+        }
     }
 
     #[tokio::test]
