@@ -68,7 +68,9 @@ impl BenchOperation {
         // The suite is named, so that no figure changes its meaning with the suite of new apps.
         let default = EnvelopeOptions::new().suite(Suite::P256);
         match self {
-            Self::EncryptText | Self::EncryptRows | Self::EncryptRowsBound | Self::DecryptText => default,
+            Self::EncryptText | Self::EncryptRows | Self::EncryptRowsBound | Self::DecryptText => {
+                default
+            }
             Self::EncryptK1 => default.suite(Suite::Secp256k1),
             Self::EncryptEpoch => default.key_scope(KeyScope::Epoch),
             Self::EncryptBinary => default.encoding(Encoding::Binary),

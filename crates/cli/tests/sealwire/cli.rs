@@ -459,7 +459,14 @@ fn rows_have_contexts_of_their_own() {
     );
     refused(
         dev.path(),
-        &["encrypt", "rows.json", "--context-path", "$.id", "--context", "a"],
+        &[
+            "encrypt",
+            "rows.json",
+            "--context-path",
+            "$.id",
+            "--context",
+            "a",
+        ],
         2,
         "cannot be used with",
     );

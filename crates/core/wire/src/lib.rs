@@ -28,6 +28,11 @@ mod results;
 mod scan;
 mod trace;
 
+/// The bounds of parameters, for descriptions of the methods in other notations.
+pub mod rules {
+    pub use crate::params::{Accepts, Bounds, Form};
+}
+
 /// The parameters and results of the control methods.
 pub mod control {
     pub use crate::params::{
@@ -52,24 +57,25 @@ pub use frame::{
 };
 pub use invalid_request::InvalidRequest;
 pub use limits::{
-    APP_BYTES_MAX, CLAUSES_MAX, CONTEXT_BYTES_MAX, CONTEXT_RESERVED, CONTEXTS_BYTES_MAX, CONTEXTS_MAX, CURSOR_BYTES_MAX,
-    DEADLINE_MS_MAX, DELAY_S_DEFAULT, DELAY_S_MAX, DESCRIPTION_BYTES_MAX, ENCAPSULATION_BYTES_MAX,
-    ENCAPSULATIONS_MAX, EPOCH_MS_MAX, EXPIRES_S_MAX, FIELD_ERRORS_MAX, FIELD_PATH_BYTES_MAX,
-    GRANT_BYTES_MAX, GRANTS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, LONG_CURSOR_BYTES_MAX, Limits,
-    MASK_BYTES_MAX, MASK_ENTRIES_MAX, MASK_ENTRY_BYTES_MAX, MASK_LISTS_BYTES_MAX, MASK_LISTS_MAX,
-    MASK_RULES_MAX, METHOD_BYTES_MAX, OBJECTS_MAX, PREFIXES_MAX, PRINCIPAL_BYTES_MAX,
-    PRIVATE_KEY_BYTES_MAX, PROPERTIES_MAX, REASON_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX,
-    SELECT_PATHS_MAX, SUBJECT_BYTES_MAX, SWEEP_ROWS_MAX, TAG_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX,
-    TOKENS_MAX, TRACEPARENT_BYTES_MAX, VALUE_BYTES_MAX,
+    APP_BYTES_MAX, CLAUSES_MAX, CONTEXT_BYTES_MAX, CONTEXT_RESERVED, CONTEXTS_BYTES_MAX,
+    CONTEXTS_MAX, CURSOR_BYTES_MAX, DEADLINE_MS_MAX, DELAY_S_DEFAULT, DELAY_S_MAX,
+    DESCRIPTION_BYTES_MAX, ENCAPSULATION_BYTES_MAX, ENCAPSULATIONS_MAX, EPOCH_MS_MAX,
+    EXPIRES_S_MAX, FIELD_ERRORS_MAX, FIELD_PATH_BYTES_MAX, GRANT_BYTES_MAX, GRANTS_MAX,
+    IDEMPOTENCY_KEY_BYTES_MAX, LONG_CURSOR_BYTES_MAX, Limits, MASK_BYTES_MAX, MASK_ENTRIES_MAX,
+    MASK_ENTRY_BYTES_MAX, MASK_LISTS_BYTES_MAX, MASK_LISTS_MAX, MASK_RULES_MAX, METHOD_BYTES_MAX,
+    OBJECTS_MAX, PREFIXES_MAX, PRINCIPAL_BYTES_MAX, PRIVATE_KEY_BYTES_MAX, PROPERTIES_MAX,
+    REASON_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, SUBJECT_BYTES_MAX,
+    SWEEP_ROWS_MAX, TAG_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX, TOKENS_MAX, TRACEPARENT_BYTES_MAX,
+    VALUE_BYTES_MAX,
 };
 pub use method::{Method, Methods, Notification};
 pub use params::{
-    AddObjects, CommonParams, Contexts, Decrypt, Detokenize, DocumentParams, Encapsulation, Encoding,
-    Encrypt, Envelope, Format, Inspect, KeyScope, Listing, Mask, MaskList, MaskRule, Masking,
-    ObjectsOperation, ObjectsRequest, OnError, Outside, Param, PropertyDisclosure, Reading, Rewrap,
-    RuleFields, SubjectName, SubjectTarget, SubjectsOperation, SubjectsRequest, Suite, Sweep,
-    TokenLookupScope, TokenMap, TokenSearch, Tokenize, TokenizeOptions, TokensOperation,
-    TokensRequest, Unbound, UnknownFields, Unmatched, Writing, shared,
+    AddObjects, CommonParams, Contexts, Decrypt, Detokenize, DocumentParams, Encapsulation,
+    Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, Listing, Mask, MaskList, MaskRule,
+    Masking, ObjectsOperation, ObjectsRequest, OnError, Outside, Param, PropertyDisclosure,
+    Reading, Rewrap, RuleFields, SubjectName, SubjectTarget, SubjectsOperation, SubjectsRequest,
+    Suite, Sweep, TokenLookupScope, TokenMap, TokenSearch, Tokenize, TokenizeOptions,
+    TokensOperation, TokensRequest, Unbound, UnknownFields, Unmatched, Writing, shared,
 };
 pub use request_decoder::{Request, decode_cancel, decode_errors};
 pub use response_decoder::{Document, FieldError, Response, decode_protocol_error};

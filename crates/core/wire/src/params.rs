@@ -30,7 +30,7 @@ pub use document::{
 };
 pub use masking::{MaskList, MaskRule, Masking, RuleFields, UnknownFields};
 pub use objects::{ObjectsRequest, SubjectName, SubjectTarget, SubjectsRequest};
-pub use rule::Param;
+pub use rule::{Accepts, Bounds, Form, Param};
 pub use schema::{AlterCollection, PropertySpec};
 pub use tokens::{TokenMap, TokensRequest};
 

@@ -57,8 +57,7 @@ impl<'a> Params<'a> {
     /// a key can so send every key.
     pub(crate) fn next(&mut self) -> Result<Option<&'static Param>, InvalidRequest> {
         while let Some(param) = self.next_key()? {
-            let is_absent =
-                param.default.is_some() && !param.takes_nil() && self.reader.take_nil();
+            let is_absent = param.default.is_some() && !param.takes_nil() && self.reader.take_nil();
             if !is_absent {
                 return Ok(Some(param));
             }

@@ -41,10 +41,10 @@ pub(crate) struct Form {
 }
 
 /// Media types of a payload and of a request object, per encoding.
-const JSON: &str = "application/json";
-const MSGPACK: &str = "application/msgpack";
-const JSON_REQUEST: &str = "application/vnd.sealwire.request+json";
-const MSGPACK_REQUEST: &str = "application/vnd.sealwire.request+msgpack";
+pub(crate) const JSON: &str = "application/json";
+pub(crate) const MSGPACK: &str = "application/msgpack";
+pub(crate) const JSON_REQUEST: &str = "application/vnd.sealwire.request+json";
+pub(crate) const MSGPACK_REQUEST: &str = "application/vnd.sealwire.request+msgpack";
 
 impl Form {
     /// Returns the form that the content type names.

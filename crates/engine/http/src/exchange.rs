@@ -20,6 +20,7 @@ use sealwire_wire::{Document, ErrorCode, Method, Response as EngineResponse, Rpc
 use tokio::time::sleep_until;
 
 use crate::body::{Encoding, Form, RequestBody, ResponseBody, grow, held_bytes, json_problem};
+use crate::openapi;
 use crate::params::Params;
 use crate::problem::Problem;
 use crate::route::{self, Route};
@@ -141,6 +142,7 @@ impl Exchange {
                 let style = Style::Object(Encoding::Json);
                 return self.response(received, style, memory).await;
             }
+            Route::Description => return Ok(openapi::response()),
             Route::Data { method, app } => (method, app),
         };
 

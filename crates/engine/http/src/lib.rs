@@ -16,11 +16,13 @@
 //! | `exchange` | handles one request, step by step |
 //! | `session` | carries many requests over the connection inside the process |
 //! | `problem` | writes errors as problem documents (RFC 9457) |
+//! | `openapi` | serves the description of this interface (OpenAPI 3.1) |
 
 mod body;
 mod exchange;
 mod head;
 mod memory;
+mod openapi;
 mod params;
 mod problem;
 mod route;

@@ -10,11 +10,11 @@ use crate::problem::Problem;
 /// Prefix of the headers that carry parameters: `sealwire-key-scope` is `key_scope`.
 const PREFIX: &str = "sealwire-";
 /// Headers of other standards that carry a parameter, if the method has it.
-const STANDARD: [&str; 2] = ["traceparent", "idempotency-key"];
+pub(crate) const STANDARD: [&str; 2] = ["traceparent", "idempotency-key"];
 /// Headers that carry one entry of a parameter that is a map: header, parameter and key.
 const ENTRIES: [(&str, &str, &str); 1] = [("context_path", "contexts", "path")];
 /// The parameter that the body of a plain request carries.
-const PAYLOAD: &str = "payload";
+pub(crate) const PAYLOAD: &str = "payload";
 
 /// Parameters as MessagePack keys and values, without the payload.
 #[derive(Default)]
@@ -200,7 +200,9 @@ impl Params {
 }
 
 /// Returns the headers of [`ENTRIES`] that carry parameters of a method.
-fn entries(method: Method) -> impl Iterator<Item = &'static (&'static str, &'static str, &'static str)> {
+fn entries(
+    method: Method,
+) -> impl Iterator<Item = &'static (&'static str, &'static str, &'static str)> {
     ENTRIES
         .iter()
         .filter(move |(_, name, _)| method.params().iter().any(|param| param.name == *name))
@@ -245,7 +247,7 @@ fn header_names(method: Method) -> String {
 }
 
 /// Returns the header that carries a parameter.
-fn header_name(param: &str) -> String {
+pub(crate) fn header_name(param: &str) -> String {
     format!("{PREFIX}{}", param.replace('_', "-"))
 }
 
@@ -364,8 +366,7 @@ mod tests {
             }
             let mut params = Params::of_app("demo");
             params.add_headers(Method::Decrypt, &headers).unwrap();
-            let mut map = Vec::new();
-            params.encode(None, &mut map);
+            let map = params.encode(None).concat();
             let mut json = Vec::new();
             let limits = sealwire_payload::WalkLimits::default();
             sealwire_payload::json::from_msgpack(&map, &mut json, false, limits).unwrap();
@@ -405,7 +406,11 @@ mod tests {
                 "header sealwire-select must be a list",
             ),
             ("sealwire-key_scope", "field", "spelled with - instead of _"),
-            ("sealwire-context_path", "$.id", "spelled with - instead of _"),
+            (
+                "sealwire-context_path",
+                "$.id",
+                "spelled with - instead of _",
+            ),
             ("sealwire-context-paths", "$.id", "known: sealwire-select, "),
             ("sealwire-context-paths", "$.id", ", sealwire-context-path"),
         ] {

@@ -157,7 +157,7 @@ impl Problem {
     }
 }
 
-fn detail_value(value: &DetailValue) -> Value {
+pub(crate) fn detail_value(value: &DetailValue) -> Value {
     match value {
         DetailValue::Text(text) => text.as_ref().into(),
         DetailValue::Number(number) => (*number).into(),

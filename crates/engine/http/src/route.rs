@@ -4,11 +4,13 @@
 //! | --- | --- |
 //! | `POST /v1/apps/{app}/encrypt`, and the other methods of the contract | a request on data of an app |
 //! | `GET /v1/health`, `GET /v1/info` | the methods of these names |
+//! | `GET /openapi.json` | the description of this interface |
 
 use http::header::ORIGIN;
 use http::{HeaderMap, Method as Verb, StatusCode};
 use sealwire_wire::{Method, Methods};
 
+use crate::openapi;
 use crate::problem::Problem;
 
 /// The request that a path names.
@@ -23,6 +25,8 @@ pub(crate) enum Route<'a> {
     },
     /// A method without an app and without parameters.
     Plain(Method),
+    /// The description of this interface.
+    Description,
 }
 
 /// Rejects requests of web pages. A browser sends the client's certificate with them, and no page
@@ -49,6 +53,12 @@ pub(crate) fn check_no_web_page(headers: &HeaderMap) -> Result<(), Problem> {
 /// # Errors
 /// A path that does not exist, or a verb that it does not have.
 pub(crate) fn find<'a>(verb: &Verb, path: &'a str) -> Result<Route<'a>, Problem> {
+    if path == openapi::PATH {
+        return match *verb {
+            Verb::GET => Ok(Route::Description),
+            _ => Err(Problem::wrong_verb("GET")),
+        };
+    }
     let rest = path.strip_prefix("/v1/").ok_or_else(unknown_path)?;
     if let Some(method) = plain(rest) {
         return match *verb {
@@ -126,6 +136,10 @@ mod tests {
         for (verb, path, expected) in [
             (Verb::GET, "/v1/health", Ok(Route::Plain(Method::Health))),
             (Verb::GET, "/v1/info", Ok(Route::Plain(Method::Info))),
+            (Verb::GET, "/openapi.json", Ok(Route::Description)),
+            (Verb::POST, "/openapi.json", Err(405)),
+            (Verb::GET, "/openapi.json/", Err(404)),
+            (Verb::GET, "/v1/openapi.json", Err(404)),
             (
                 Verb::POST,
                 "/v1/apps/demo/encrypt",

@@ -73,8 +73,7 @@ fn rows() -> (Vec<u8>, Vec<String>) {
 fn row(at: usize, id: &str) -> String {
     let many: Vec<String> = (0..=at * 7).map(|at| format!("\"v{at}\"")).collect();
     let many = many.join(",");
-    let fields =
-        format!(r#""card": "4111 {at}", "n": {at}.5, "b": {{"x": [true, null, {many}]}}"#);
+    let fields = format!(r#""card": "4111 {at}", "n": {at}.5, "b": {{"x": [true, null, {many}]}}"#);
     if at.is_multiple_of(2) {
         format!("{{\"id\": {id}, {fields}}}")
     } else {
@@ -197,8 +196,14 @@ fn without_select_everything_but_the_context_is_sealed() {
         let harness = Harness::start().await;
         let client = harness.client().await;
         for (json, path) in [
-            (r#"[{"id": 7, "a": {"id": 8, "b": "x"}}, {"a": 1, "id": "y"}]"#, "$.id"),
-            (r#"{"rows": [{"id": "z"}, 2], "meta": {"id": "m", "by": "n"}}"#, "$.meta.id"),
+            (
+                r#"[{"id": 7, "a": {"id": 8, "b": "x"}}, {"a": 1, "id": "y"}]"#,
+                "$.id",
+            ),
+            (
+                r#"{"rows": [{"id": "z"}, 2], "meta": {"id": "m", "by": "n"}}"#,
+                "$.meta.id",
+            ),
             (r#"[["k", 1, 2], ["l", 3]]"#, "$[0]"),
         ] {
             let document = doc(json);
@@ -214,7 +219,11 @@ fn without_select_everything_but_the_context_is_sealed() {
             };
             assert!(kept.iter().all(|part| text.contains(part)), "{text}");
             let open = Decrypt::new(APP, &sealed).context_path(path);
-            assert_eq!(client.decrypt(open).await.unwrap().payload, document, "{json}");
+            assert_eq!(
+                client.decrypt(open).await.unwrap().payload,
+                document,
+                "{json}"
+            );
             let open = Decrypt::new(APP, &sealed);
             assert_eq!(code(client.decrypt(open).await), ErrorCode::CannotOpen);
         }
@@ -250,7 +259,9 @@ fn items_without_a_context_fail_by_the_rule_of_field_errors() {
                 "the value at the path of contexts begins with sealwire/, as contexts of the engine do",
             ),
         ] {
-            let document = doc(&format!(r#"[{{"id": 1, "v": 2}}, {item}, {{"id": 3, "v": 4}}]"#));
+            let document = doc(&format!(
+                r#"[{{"id": 1, "v": 2}}, {item}, {{"id": 3, "v": 4}}]"#
+            ));
             let request = || {
                 Encrypt::new(APP, &document)
                     .select(["$[*].v"])
@@ -264,7 +275,10 @@ fn items_without_a_context_fail_by_the_rule_of_field_errors() {
             );
             assert!(error.details.contains(&Detail::text("path", "$[1].v")));
 
-            let report = client.encrypt(request().on_error(OnError::Report)).await.unwrap();
+            let report = client
+                .encrypt(request().on_error(OnError::Report))
+                .await
+                .unwrap();
             let errors: Vec<_> = report
                 .errors
                 .iter()
@@ -309,13 +323,33 @@ fn fields_that_contain_their_context_are_field_errors() {
     run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
-        let selected = "this field contains its own context, which must stay readable; select other fields";
-        let whole = "this field is the whole array, whose items have a context each; select the items";
+        let selected =
+            "this field contains its own context, which must stay readable; select other fields";
+        let whole =
+            "this field is the whole array, whose items have a context each; select the items";
         for (json, select, path, at, message) in [
-            (r#"[{"id": 1, "v": 2}]"#, "$[*].id", "$.id", "$[0].id", selected),
-            (r#"[{"v": 2, "id": 1}]"#, "$[*].*", "$.id", "$[0].id", selected),
+            (
+                r#"[{"id": 1, "v": 2}]"#,
+                "$[*].id",
+                "$.id",
+                "$[0].id",
+                selected,
+            ),
+            (
+                r#"[{"v": 2, "id": 1}]"#,
+                "$[*].*",
+                "$.id",
+                "$[0].id",
+                selected,
+            ),
             (r#"[{"id": 1}]"#, "$[*]", "$.id", "$[0]", selected),
-            (r#"[{"a": {"id": 1}}]"#, "$[0].a", "$.a.id", "$[0].a", selected),
+            (
+                r#"[{"a": {"id": 1}}]"#,
+                "$[0].a",
+                "$.a.id",
+                "$[0].a",
+                selected,
+            ),
             (r#"{"id": 1}"#, "$", "$.id", "$", selected),
             (r#"[{"id": 1}]"#, "$", "$.id", "$", whole),
         ] {
@@ -332,7 +366,9 @@ fn fields_that_contain_their_context_are_field_errors() {
             assert!(error.details.contains(&Detail::text("path", at)), "{json}");
         }
         let document = doc("[1, 2]");
-        let request = Encrypt::new(APP, &document).select(["$"]).contexts(["a", "b"]);
+        let request = Encrypt::new(APP, &document)
+            .select(["$"])
+            .contexts(["a", "b"]);
         assert_eq!(rpc_error(client.encrypt(request).await).message, whole);
     });
 }
@@ -342,7 +378,8 @@ fn invalid_contexts_are_rejected_before_any_work() {
     run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
-        let count = "contexts must have one context for each item of the payload, which must be an array";
+        let count =
+            "contexts must have one context for each item of the payload, which must be an array";
         let document = doc(r#"[{"id": 1}, {"id": 2}]"#);
         for (contexts, payload) in [
             (&["a"][..], &document[..]),
@@ -363,7 +400,10 @@ fn invalid_contexts_are_rejected_before_any_work() {
         assert_eq!(client.encrypt(nothing).await.unwrap().payload, b"\x90"[..]);
 
         for (path, message) in [
-            ("id", "contexts is invalid: select path `id` at byte 0: expected `$`"),
+            (
+                "id",
+                "contexts is invalid: select path `id` at byte 0: expected `$`",
+            ),
             (
                 "$",
                 "contexts is invalid: select path `$` at byte 1: expected one key or one index, such as `.id` or `[0]`",
@@ -460,8 +500,8 @@ fn tokens_in_one_request_are_one_request_for_each_row() {
         let plain = items(&document);
         for collection in ["bound", "random"] {
             for given in GIVEN {
-                let request = Tokenize::new(APP, collection, &document)
-                    .select(["$[*].v", "$[*].w"]);
+                let request =
+                    Tokenize::new(APP, collection, &document).select(["$[*].v", "$[*].w"]);
                 let request = with_contexts!(request, given, contexts);
                 let made = client.tokenize(request).await.unwrap().payload;
                 for (at, row) in items(&made).iter().enumerate() {
@@ -510,7 +550,11 @@ fn tokens_in_one_request_are_one_request_for_each_row() {
 
         let request = Tokenize::new(APP, "shared", &document).context_path("$.id");
         let error = rpc_error(client.tokenize(request).await);
-        assert!(error.message.starts_with("contexts must be absent"), "{}", error.message);
+        assert!(
+            error.message.starts_with("contexts must be absent"),
+            "{}",
+            error.message
+        );
 
         // A token of another context is reported, and a row without a context.
         let broken = doc(r#"[{"v": "x"}, {"id": "a", "v": "y"}]"#);

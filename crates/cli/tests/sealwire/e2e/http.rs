@@ -260,7 +260,12 @@ fn http_serves_the_methods_of_the_data_listener() {
 
         // Rows with a context each, by the path of the contexts; a null is an absent parameter.
         let rows = r#"[{"id": "row 7", "a": "x"}, {"id": 8, "a": [1]}]"#;
-        let by_path = ["-H", "sealwire-context-path: $.id", "-H", "sealwire-select: $[*].a"];
+        let by_path = [
+            "-H",
+            "sealwire-context-path: $.id",
+            "-H",
+            "sealwire-select: $[*].a",
+        ];
         let sealed = curl.post("/v1/apps/shop/encrypt", rows, &by_path).await;
         assert_eq!(sealed.status, 200, "{}", sealed.text());
         for (row, context) in sealed.json().as_array().unwrap().iter().zip(["row 7", "8"]) {
@@ -268,10 +273,14 @@ fn http_serves_the_methods_of_the_data_listener() {
             let opened = curl.request("/v1/apps/shop/decrypt", &object).await;
             assert_eq!(opened.status, 200, "{}", opened.text());
         }
-        let opened = curl.post("/v1/apps/shop/decrypt", sealed.text(), &by_path).await;
+        let opened = curl
+            .post("/v1/apps/shop/decrypt", sealed.text(), &by_path)
+            .await;
         assert_eq!(opened.text(), rows);
         let listed = ["-H", "sealwire-contexts: row 7, 8"];
-        let opened = curl.post("/v1/apps/shop/decrypt", sealed.text(), &listed).await;
+        let opened = curl
+            .post("/v1/apps/shop/decrypt", sealed.text(), &listed)
+            .await;
         assert_eq!(opened.text(), rows);
 
         // Tokens, by a collection in a header and by a request object.

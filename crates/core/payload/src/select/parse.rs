@@ -27,7 +27,10 @@ impl Segment {
 
     /// Returns true if the segment matches at most one child: it is one key or one index.
     pub(super) fn is_plain(&self) -> bool {
-        let is_one = matches!(&self.selectors[..], [Selector::Name(_) | Selector::Index(_)]);
+        let is_one = matches!(
+            &self.selectors[..],
+            [Selector::Name(_) | Selector::Index(_)]
+        );
         is_one && !self.descends
     }
 }

@@ -6,9 +6,7 @@ use super::declare::Parameter;
 use super::rule::{Form, Param};
 use super::value::write_len;
 use crate::invalid_request::InvalidRequest;
-use crate::limits::{
-    CONTEXT_BYTES_MAX, CONTEXTS_BYTES_MAX, NAME_BYTES_MAX, SELECT_PATH_BYTES_MAX,
-};
+use crate::limits::{CONTEXT_BYTES_MAX, CONTEXTS_BYTES_MAX, NAME_BYTES_MAX, SELECT_PATH_BYTES_MAX};
 use crate::reading::{Params, broken_rule, sanitized_name};
 
 /// The key of the map form.

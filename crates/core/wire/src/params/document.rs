@@ -5,11 +5,12 @@ use super::declare::{
 };
 use super::masking::Masking;
 use super::rule::{
-    CONTEXT, CONTEXTS, DEADLINE, DOCUMENT, ENCAPSULATIONS, ENVELOPE, EXPIRY, IDEMPOTENCY_KEY, NAME, NUMBER,
-    OUTSIDE_OF_READING, PATHS, Param, Part, REASON, ROLE, Rule, SUBJECT, TAGS, TRACEPARENT,
+    CONTEXT, CONTEXTS, DEADLINE, DOCUMENT, ENCAPSULATIONS, ENVELOPE, EXPIRY, IDEMPOTENCY_KEY, NAME,
+    NUMBER, OUTSIDE_OF_READING, PATHS, Param, Part, REASON, ROLE, Rule, SUBJECT, TAGS, TRACEPARENT,
 };
 use super::{
-    Contexts, Encapsulation, Encoding, Format, KeyScope, OnError, Outside, Suite, Unbound, Unmatched,
+    Contexts, Encapsulation, Encoding, Format, KeyScope, OnError, Outside, Suite, Unbound,
+    Unmatched,
 };
 use crate::invalid_request::InvalidRequest;
 use crate::method::{Method, Methods};

@@ -2,13 +2,13 @@
 //! checks.
 
 use crate::limits::{
-    APP_BYTES_MAX, CLAUSES_MAX, CONTEXT_BYTES_MAX, CONTEXTS_MAX, CURSOR_BYTES_MAX, DEADLINE_MS_MAX, DELAY_S_MAX,
-    ENCAPSULATION_BYTES_MAX, ENCAPSULATIONS_MAX, EPOCH_MS_MAX, EXPIRES_S_MAX, GRANT_BYTES_MAX,
-    GRANTS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, LONG_CURSOR_BYTES_MAX, MASK_LISTS_MAX, MASK_RULES_MAX,
-    NAME_BYTES_MAX, OBJECTS_MAX, PRINCIPAL_BYTES_MAX, PRIVATE_KEY_BYTES_MAX, PROPERTIES_MAX,
-    REASON_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, SLOTS_MAX,
-    SUBJECT_BYTES_MAX, SWEEP_ROWS_MAX, TAG_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX, TOKENS_MAX,
-    TRACEPARENT_BYTES_MAX, VALUE_BYTES_MAX,
+    APP_BYTES_MAX, CLAUSES_MAX, CONTEXT_BYTES_MAX, CONTEXTS_MAX, CURSOR_BYTES_MAX, DEADLINE_MS_MAX,
+    DELAY_S_MAX, ENCAPSULATION_BYTES_MAX, ENCAPSULATIONS_MAX, EPOCH_MS_MAX, EXPIRES_S_MAX,
+    GRANT_BYTES_MAX, GRANTS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, LONG_CURSOR_BYTES_MAX, MASK_LISTS_MAX,
+    MASK_RULES_MAX, NAME_BYTES_MAX, OBJECTS_MAX, PRINCIPAL_BYTES_MAX, PRIVATE_KEY_BYTES_MAX,
+    PROPERTIES_MAX, REASON_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX,
+    SLOTS_MAX, SUBJECT_BYTES_MAX, SWEEP_ROWS_MAX, TAG_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX,
+    TOKENS_MAX, TRACEPARENT_BYTES_MAX, VALUE_BYTES_MAX,
 };
 use crate::method::{Method, Methods};
 
@@ -23,7 +23,8 @@ pub struct Param {
     pub default: Option<&'static str>,
     /// The rule besides the type, in words that follow "must be".
     pub rule: &'static str,
-    pub(crate) bounds: Bounds,
+    /// The bounds that the decoder checks, which `rule` states in words.
+    pub bounds: Bounds,
     /// The methods that have this row.
     pub(crate) methods: Methods,
 }
@@ -122,20 +123,23 @@ const fn write_rows(
 
 /// Bounds of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bounds {
+pub struct Bounds {
     /// Least number, length of a text in bytes or length of a list.
-    pub(crate) least: u64,
+    pub least: u64,
     /// Greatest number, length of a text in bytes or length of a list.
-    pub(crate) most: u64,
+    pub most: u64,
     /// Greatest length of each text in a list, in bytes.
-    pub(crate) item_bytes_max: usize,
-    pub(crate) accepts: Accepts,
-    pub(crate) form: Form,
+    pub item_bytes_max: usize,
+    /// The texts that are accepted, or the texts of a list.
+    pub accepts: Accepts,
+    /// The form of bytes in the message.
+    pub form: Form,
 }
 
 /// The texts that are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Accepts {
+pub enum Accepts {
+    /// Every text.
     Any,
     /// `A-Z a-z 0-9 . _ -`.
     Names,
@@ -153,7 +157,7 @@ pub(crate) enum Accepts {
 
 /// The form of bytes in the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub enum Form {
     /// The bytes of a string or binary.
     Bytes,
     /// A MessagePack value.

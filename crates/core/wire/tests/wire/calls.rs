@@ -1015,9 +1015,18 @@ fn contexts_are_a_list_or_a_path() {
         (list(1, b"\xa0"), Err(RULE)),
         (list(1, b"\xa9sealwire/"), Err(RULE)),
         (list(1, b"\xc4\x09sealwire/"), Err(RULE)),
-        (list(1, b"\x07"), Err("contexts must be of type array or map")),
-        (list(1, b"\xc0"), Err("contexts must be of type array or map")),
-        (contexts(b"\xa1a"), Err("contexts must be of type array or map")),
+        (
+            list(1, b"\x07"),
+            Err("contexts must be of type array or map"),
+        ),
+        (
+            list(1, b"\xc0"),
+            Err("contexts must be of type array or map"),
+        ),
+        (
+            contexts(b"\xa1a"),
+            Err("contexts must be of type array or map"),
+        ),
         (contexts(b"\x91\xa1\xff"), Err("contexts is not UTF-8")),
         (path(1), Ok(())),
         (path(1_024), Ok(())),
@@ -1025,7 +1034,10 @@ fn contexts_are_a_list_or_a_path() {
         (path(0), Err(RULE)),
         (contexts(b"\x80"), Err(RULE)),
         (contexts(b"\x82\xa4path\xa1a\xa4path\xa1a"), Err(RULE)),
-        (contexts(b"\x81\xa4path\x01"), Err("contexts must be of type array or map")),
+        (
+            contexts(b"\x81\xa4path\x01"),
+            Err("contexts must be of type array or map"),
+        ),
     ] {
         check_each(&pair, expect);
     }
@@ -1035,7 +1047,12 @@ fn contexts_are_a_list_or_a_path() {
         Err("encrypt has no parameter \"contexts.paths\""),
     );
     let both = |context: &[u8]| {
-        let pairs = [&b"\xa3app\xa1a"[..], b"\xa7payload\x01", b"\xa8contexts\x90", context];
+        let pairs = [
+            &b"\xa3app\xa1a"[..],
+            b"\xa7payload\x01",
+            b"\xa8contexts\x90",
+            context,
+        ];
         map(&pairs)
     };
     let error = Err("contexts must be absent if context is given");

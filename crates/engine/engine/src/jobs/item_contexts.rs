@@ -32,7 +32,9 @@ pub enum ContextProblem {
     Missing,
     /// The item has a key twice, so that the path leads to several values. Readers would differ on
     /// which of them is the context.
-    #[error("the item of this field has several values at the path of contexts, because a key occurs twice")]
+    #[error(
+        "the item of this field has several values at the path of contexts, because a key occurs twice"
+    )]
     Repeated,
     /// The value at the path is neither a string nor an integer.
     #[error("the value at the path of contexts is neither a string nor an integer")]
@@ -44,7 +46,9 @@ pub enum ContextProblem {
     #[error("the value at the path of contexts is longer than 4096 bytes")]
     TooLong,
     /// The value at the path is a context of the engine.
-    #[error("the value at the path of contexts begins with sealwire/, as contexts of the engine do")]
+    #[error(
+        "the value at the path of contexts begins with sealwire/, as contexts of the engine do"
+    )]
     Reserved,
     /// The field is or contains the context. Nobody could read the context to open the field.
     #[error("this field contains its own context, which must stay readable; select other fields")]
@@ -56,7 +60,7 @@ pub enum ContextProblem {
 
 /// The contexts that a request lists, in one allocation.
 #[derive(Default)]
-pub struct ContextList {
+pub(crate) struct ContextList {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
@@ -76,7 +80,9 @@ impl ContextList {
 
     fn get(&self, index: usize) -> Option<&[u8]> {
         let end = *self.ends.get(index)?;
-        let before = index.checked_sub(1).and_then(|before| self.ends.get(before));
+        let before = index
+            .checked_sub(1)
+            .and_then(|before| self.ends.get(before));
         self.bytes.get(before.copied().unwrap_or_default()..end)
     }
 }
@@ -386,7 +392,11 @@ impl ItemContexts {
             return Ok(());
         }
 
-        while self.found.get(self.next).is_some_and(|found| found.item < item) {
+        while self
+            .found
+            .get(self.next)
+            .is_some_and(|found| found.item < item)
+        {
             self.next += 1;
         }
         let found = self.found.get(self.next).filter(|found| found.item == item);
@@ -510,7 +520,9 @@ mod tests {
                 Containers::Whole,
                 WalkLimits::default(),
             );
-            while walk.advance(document, &mut Vec::new(), &mut noted, budget).unwrap()
+            while walk
+                .advance(document, &mut Vec::new(), &mut noted, budget)
+                .unwrap()
                 == Progress::More
             {}
             noted.contexts.restart();
@@ -574,8 +586,13 @@ mod tests {
                 None,
                 &["$.rows[0].id 0", "$.rows[1] 0", "$.id source"],
             ),
-            ("[[1, 2], []]", &Contexts::Path("$[1]"), None, &["$[0][0] 2", "$[0][1] source"]),
-            ("7", &id, None, &[&format!("$ ! {missing}")]),
+            (
+                "[[1, 2], []]",
+                &Contexts::Path("$[1]"),
+                None,
+                &["$[0][0] 2", "$[0][1] source"],
+            ),
+            ("7", &id, None, &[&format!("$ ! {missing}")[..]]),
         ] {
             let document = json::to_msgpack(document.as_bytes(), WalkLimits::default()).unwrap();
             for fields_max in [0, 1, 2, usize::MAX] {
