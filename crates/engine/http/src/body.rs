@@ -1,6 +1,7 @@
 //! Bodies of requests: reading within limits, and the forms that they can have.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
@@ -172,13 +173,14 @@ pub(crate) fn response_body(bytes: Bytes, memory: impl Send + 'static) -> Respon
 pub(crate) async fn read(
     body: &mut Incoming,
     options: &HttpOptions,
+    permits: &Permits,
     memory: &mut Reservation,
 ) -> Result<Bytes, Problem> {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if announced > options.body_bytes_max {
         return Err(too_large(options));
     }
-    memory.grow(announced, &options.body_memory)?;
+    memory.grow(announced, permits)?;
     let mut bytes = BytesMut::with_capacity(announced.min(READ_AHEAD));
     let reading = async {
         while let Some(frame) = body.frame().await {
@@ -193,7 +195,7 @@ pub(crate) async fn read(
             if len > memory.bytes {
                 // A body without a length takes memory in growing steps.
                 let doubled = (2 * memory.bytes).clamp(len, options.body_bytes_max.max(len));
-                memory.grow(doubled, &options.body_memory)?;
+                memory.grow(doubled, permits)?;
             }
             bytes.extend_from_slice(&chunk);
         }
@@ -206,22 +208,22 @@ pub(crate) async fn read(
 }
 
 /// Reads and drops the rest of a body within limits. Beyond them, the connection or stream breaks.
-pub(crate) async fn discard(body: &mut Incoming, options: &HttpOptions) {
+pub(crate) async fn discard(body: &mut Incoming, bytes_max: usize, time_max: Duration) {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    if announced > options.discard_bytes_max {
+    if announced > bytes_max {
         return;
     }
     let discarding = async {
         let mut discarded = 0;
         while let Some(Ok(frame)) = body.frame().await {
             discarded += frame.data_ref().map_or(0, Bytes::len);
-            if discarded > options.discard_bytes_max {
+            if discarded > bytes_max {
                 return;
             }
         }
     };
     // The response is due in any case.
-    let _ = timeout(options.body_time_max, discarding).await;
+    let _ = timeout(time_max, discarding).await;
 }
 
 fn no_memory() -> Problem {

@@ -1,10 +1,13 @@
-//! Handles one HTTP request. The steps, in the order of [`Exchange::respond`]:
+//! Handles one HTTP request. [`Exchange::handle`] finds its principal first. The further steps, in the
+//! order of [`ClientExchange::respond`]:
 //!
 //! 1. The path names the method and the app.
 //! 2. The body is read within limits, and the headers or the request object give the parameters.
 //! 3. The request goes to the engine as one message of the contract.
 //! 4. The result becomes the body of the response. In JSON documents only the changed values are
 //!    written anew.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
@@ -18,28 +21,77 @@ use tokio::time::sleep_until;
 
 use crate::HttpOptions;
 use crate::body::{self, Encoding, Form, Reservation, ResponseBody, json_problem, response_body};
+use crate::clients::{Client, ConnectionClients};
 use crate::params::Params;
 use crate::problem::Problem;
 use crate::route::{self, Route};
-use crate::session::{EngineResult, Session};
+use crate::session::EngineResult;
 
 /// Longest document that a network thread converts itself, in bytes: about 50 us of work.
 const INLINE_BYTES_MAX: usize = 16 << 10;
 
+/// Most bytes of the body of a request without a valid token that are read and dropped. A client
+/// with a longer body can lose the response, but nobody can make the engine read long bodies.
+const UNAUTHENTICATED_BYTES_MAX: usize = 64 << 10;
+
 /// Handles the requests of one connection.
 pub(crate) struct Exchange {
-    session: Session,
+    clients: ConnectionClients,
     options: HttpOptions,
 }
 
 impl Exchange {
-    pub(crate) const fn new(session: Session, options: HttpOptions) -> Self {
-        Self { session, options }
+    pub(crate) const fn new(clients: ConnectionClients, options: HttpOptions) -> Self {
+        Self { clients, options }
     }
 
     /// Responds to a request. Errors become problem documents.
     pub(crate) async fn handle(&self, request: Request<Incoming>) -> Response<ResponseBody> {
-        while let Some(until) = self.options.pace.pause() {
+        let bearers = match &self.clients {
+            ConnectionClients::Certificate(client) => {
+                return self.exchange(client).handle(request).await;
+            }
+            ConnectionClients::Bearer(bearers) => bearers,
+        };
+
+        let _running = bearers.start_request();
+        match bearers.find(request.headers()).await {
+            Ok(client) => {
+                let exchange = self.exchange(&client);
+                // The other principals of the connection must not wait for the work on this request.
+                let handling = client.run(async move { exchange.handle(request).await });
+                handling
+                    .await
+                    .unwrap_or_else(|error| Problem::from(error).into_response())
+            }
+            Err(problem) => {
+                let mut body = request.into_body();
+                let time_max = self.options.authentication_time_max;
+                body::discard(&mut body, UNAUTHENTICATED_BYTES_MAX, time_max).await;
+                problem.into_response()
+            }
+        }
+    }
+
+    fn exchange(&self, client: &Arc<Client>) -> ClientExchange {
+        ClientExchange {
+            clients: self.clients.clone(),
+            client: Arc::clone(client),
+            options: self.options.clone(),
+        }
+    }
+}
+
+/// Handles a request of a known client.
+struct ClientExchange {
+    clients: ConnectionClients,
+    client: Arc<Client>,
+    options: HttpOptions,
+}
+
+impl ClientExchange {
+    async fn handle(&self, request: Request<Incoming>) -> Response<ResponseBody> {
+        while let Some(until) = self.client.pace.pause() {
             sleep_until(until).await;
         }
         let (head, mut body) = request.into_parts();
@@ -47,11 +99,13 @@ impl Exchange {
             Ok(response) => response,
             Err(problem) => {
                 if problem.is_fault_of_sender {
-                    self.options.pace.count_rejected();
+                    self.client.pace.count_rejected();
                 }
                 // Some clients do not read the response before they have sent the whole body.
                 if problem.status != StatusCode::REQUEST_TIMEOUT {
-                    body::discard(&mut body, &self.options).await;
+                    let options = &self.options;
+                    let bytes_max = options.discard_bytes_max;
+                    body::discard(&mut body, bytes_max, options.body_time_max).await;
                 }
                 problem.into_response()
             }
@@ -63,6 +117,7 @@ impl Exchange {
         head: &Parts,
         body: &mut Incoming,
     ) -> Result<Response<ResponseBody>, Problem> {
+        self.clients.check_single(&head.headers)?;
         route::check_no_web_page(&head.headers)?;
         if head.uri.query().is_some() {
             return Err(Problem::bad_request(
@@ -81,14 +136,15 @@ impl Exchange {
         let form = Form::of(&head.headers)?;
         let mut params = Params::of_app(app);
         params.add_headers(method, &head.headers)?;
-        let body = body::read(body, &self.options, &mut memory).await?;
+        let permits = &self.client.body_memory;
+        let body = body::read(body, &self.options, permits, &mut memory).await?;
         let converted = match form.encoding {
             Encoding::Json => self.to_msgpack(&body).await?,
             Encoding::MsgPack => self.checked_msgpack(&body).await?,
         };
         // The body, its conversion, and the message to the engine, which is a copy. For MessagePack the
         // first two are one.
-        memory.grow(body.len() + 2 * converted.len(), &self.options.body_memory)?;
+        memory.grow(body.len() + 2 * converted.len(), permits)?;
 
         // A method without a document takes its parameters as an object in any case.
         if form.is_request || !method.takes_document() {
@@ -118,7 +174,7 @@ impl Exchange {
         params: &Params,
         payload: Option<&[u8]>,
     ) -> Result<EngineResult, Problem> {
-        let result = self.session.call(|out, msgid| {
+        let result = self.client.session.call(|out, msgid| {
             request::start(out, msgid, method);
             params.encode(payload, out);
         });
@@ -176,7 +232,7 @@ impl Exchange {
         if bytes <= INLINE_BYTES_MAX {
             return Ok(conversion());
         }
-        let crate::Permits { all, principal } = self.options.conversions.clone();
+        let crate::Permits { all, principal } = self.client.conversions.clone();
         // A principal that waits for its own permit takes none of the shared permits. The semaphores
         // are never closed.
         let principal = principal.acquire_owned().await;
@@ -223,7 +279,7 @@ impl Exchange {
         mut memory: Reservation,
         result_memory: OwnedSemaphorePermit,
     ) -> Response<ResponseBody> {
-        memory.add_available(body.len(), &self.options.body_memory);
+        memory.add_available(body.len(), &self.client.body_memory);
         let mut response = Response::new(response_body(body, (memory, result_memory)));
         let headers = response.headers_mut();
         headers.insert(

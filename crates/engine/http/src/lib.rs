@@ -1,10 +1,12 @@
 //! The HTTP and JSON interface to the methods of the data listener.
 //!
-//! [`serve`] handles one authenticated HTTP connection. Each HTTP request becomes one
-//! request of the MessagePack-RPC contract, on a connection inside the process. The
-//! engine treats that connection like any other of the same principal, so permissions, admission,
-//! fairness, deadlines, audit records and limits are those of the contract. This crate has neither
-//! keys nor permissions.
+//! [`serve`] handles one HTTP connection. Each HTTP request becomes one request of the
+//! MessagePack-RPC contract, on a connection inside the process. The engine treats that connection
+//! like any other of the same principal, so permissions, admission, fairness, deadlines, audit
+//! records and limits are those of the contract. This crate has neither keys nor permissions.
+//!
+//! The principal is that of the client certificate. On a connection without one, each request has a
+//! bearer token, and each principal has its own connection to the engine.
 //!
 //! | module | purpose |
 //! | --- | --- |
@@ -12,11 +14,15 @@
 //! | `params` | reads parameters from headers or from a request object |
 //! | `framing` | makes ambiguous heads (request smuggling) invalid, so that hyper rejects them |
 //! | `body` | reads a body within limits, and converts JSON |
+//! | `authorization` | reads the bearer token of a request |
+//! | `clients` | finds the principal of a request, and its connection to the engine |
 //! | `exchange` | handles one request, step by step |
 //! | `session` | carries many requests over the connection inside the process |
 //! | `problem` | writes errors as problem documents (RFC 9457) |
 
+mod authorization;
 mod body;
+mod clients;
 mod exchange;
 mod framing;
 mod params;
@@ -33,16 +39,17 @@ use http::HeaderMap;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use sealwire_access::Principal;
 use sealwire_wire::Method;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tokio_io_timeout::TimeoutWriter;
 
+use crate::clients::{BearerClients, Client, ConnectionClients};
 use crate::exchange::Exchange;
 use crate::framing::CheckedFraming;
 use crate::params::Params;
-use crate::session::Session;
 
 /// The application protocols of a TLS handshake on the HTTP listener, in the order of preference.
 pub const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -86,16 +93,73 @@ pub struct HttpOptions {
     pub body_time_max: Duration,
     /// Longest time in which the connection takes no bytes before it is closed.
     pub write_time_max: Duration,
+    /// Time for running requests after the engine has begun to shut down.
+    pub drain_time_max: Duration,
+    /// Time for the first request with a valid token, on a connection without a client certificate.
+    pub authentication_time_max: Duration,
     /// Most concurrent requests of an HTTP/2 connection.
     pub streams_max: u32,
+    /// Starts the tasks of an HTTP/2 connection.
+    pub spawn: Spawn,
+}
+
+/// A principal's connection to the engine, and what its requests share with its other connections.
+pub struct ClientLink {
+    /// The client's end of a connection to the engine with this principal.
+    pub engine: DuplexStream,
     /// Memory for the bodies of requests and responses.
     pub body_memory: Permits,
     /// Permits for conversions of long documents, each on a thread.
     pub conversions: Permits,
-    /// The pace of the client, on all its connections.
+    /// The pace of the principal.
     pub pace: Arc<dyn Pace>,
-    /// Starts the tasks of an HTTP/2 connection.
+    /// Starts tasks that use the principal's share of the network threads.
     pub spawn: Spawn,
+}
+
+/// The clients that send requests over a connection.
+pub enum Clients {
+    /// The client certificate names the principal of all requests.
+    Certificate(ClientLink),
+    /// Each request has the bearer token of its principal.
+    Bearer(Arc<dyn Bearers>),
+}
+
+/// A future that a trait object returns.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Authenticates the requests of a connection without a client certificate.
+pub trait Bearers: Send + Sync {
+    /// Returns the principal of a token.
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<Principal, AuthenticationError>>;
+
+    /// Counts a request that has no well-formed token. Returns the pause that such clients must make
+    /// now, if any.
+    fn count_rejected(&self) -> Option<Duration>;
+
+    /// Opens a connection to the engine. Returns `None` if the principal has too many.
+    fn connect(&self, principal: &Principal) -> Option<ClientLink>;
+
+    /// Waits until the engine shuts down.
+    fn shutdown(&self) -> BoxFuture<'_, ()>;
+}
+
+/// The reason why a request is not authenticated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AuthenticationError {
+    /// The token is not valid. Contains the reason, of printable ASCII without quotes and
+    /// backslashes, and without any part of the token.
+    Invalid(String),
+    /// The token cannot be checked now. Contains the reason.
+    Unavailable(String),
+    /// Too many tokens from the same address were not valid.
+    Limited {
+        /// Pause before the next attempt.
+        retry_after: Duration,
+    },
 }
 
 /// Permits for the bytes of bodies (see [`memory_permits`]) or for threads.
@@ -117,14 +181,28 @@ pub const fn memory_permits(bytes: usize) -> usize {
     }
 }
 
-/// Serves an HTTP connection until the client or the engine ends it. `engine` is the client's end
-/// of a connection to the engine with the same principal.
-pub async fn serve<S>(stream: S, engine: DuplexStream, options: HttpOptions)
+/// Serves an HTTP connection until the client or the engine ends it.
+pub async fn serve<S>(stream: S, clients: Clients, options: HttpOptions)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let (session, relay) = Session::new(engine, &options);
-    let exchange = Arc::new(Exchange::new(session, options.clone()));
+    // The engine closes the connection of a certificate when it drains, when the certificate is
+    // revoked, or after a long idle time. By then, every running request has its response.
+    let (clients, ended, finish_time_max): (_, BoxFuture<'static, ()>, _) = match clients {
+        Clients::Certificate(link) => {
+            let (client, relay) = Client::new(link, &options);
+            let clients = ConnectionClients::Certificate(Arc::new(client));
+            (clients, Box::pin(relay), options.write_time_max)
+        }
+        Clients::Bearer(bearers) => {
+            let clients = Arc::new(BearerClients::new(bearers, options.clone()));
+            let ended = Arc::clone(&clients);
+            let ended = Box::pin(async move { ended.ended().await });
+            let finish_time_max = options.drain_time_max + options.write_time_max;
+            (ConnectionClients::Bearer(clients), ended, finish_time_max)
+        }
+    };
+    let exchange = Arc::new(Exchange::new(clients, options.clone()));
     let service = service_fn(move |request| {
         let exchange = Arc::clone(&exchange);
         async move { Ok::<_, Infallible>(exchange.handle(request).await) }
@@ -148,15 +226,11 @@ where
     let connection =
         builder.serve_connection(TokioIo::new(CheckedFraming::new(Box::pin(stream))), service);
     let mut connection = pin!(connection);
-    let mut relay = pin!(relay);
-
-    // The engine closes the connection when it drains, when the client's certificate is revoked, or
-    // after a long idle time. By then, every running request has its response.
     let result = tokio::select! {
         result = connection.as_mut() => result,
-        () = relay.as_mut() => {
+        () = ended => {
             connection.as_mut().graceful_shutdown();
-            timeout(options.write_time_max, connection).await.unwrap_or(Ok(()))
+            timeout(finish_time_max, connection).await.unwrap_or(Ok(()))
         }
     };
     if let Err(error) = result {

@@ -1,12 +1,14 @@
 //! Errors as problem documents (RFC 9457).
 
 use http::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use http::{Response, StatusCode};
 use sealwire_wire::{DetailValue, ErrorCode, RpcError};
 use serde_json::{Map, Value, json};
 
+use crate::AuthenticationError;
 use crate::body::ResponseBody;
 
 /// Media type of a problem document.
@@ -38,6 +40,8 @@ pub(crate) struct Problem {
     pub(crate) is_fault_of_sender: bool,
     /// The `Allow` header of a wrong verb.
     pub(crate) allowed: Option<&'static str>,
+    /// The `WWW-Authenticate` header of a request without a valid token.
+    pub(crate) challenge: Option<String>,
 }
 
 impl From<RpcError> for Problem {
@@ -47,6 +51,7 @@ impl From<RpcError> for Problem {
             error,
             is_fault_of_sender: false,
             allowed: None,
+            challenge: None,
         }
     }
 }
@@ -70,6 +75,7 @@ impl Problem {
             error: RpcError::new(code, detail),
             is_fault_of_sender: code != ErrorCode::Overloaded,
             allowed: None,
+            challenge: None,
         }
     }
 
@@ -89,6 +95,40 @@ impl Problem {
         }
     }
 
+    /// Creates the problem of a request without a token, on a connection without a certificate. A
+    /// request that does not try to authenticate gets no error code (RFC 6750, section 3).
+    pub(crate) fn no_token() -> Self {
+        let detail = "send a token in the header Authorization: Bearer TOKEN, or connect with a client certificate";
+        Self {
+            challenge: Some("Bearer realm=\"sealwire\"".to_owned()),
+            ..RpcError::new(ErrorCode::Unauthenticated, detail).into()
+        }
+    }
+
+    /// Creates the problem of a request whose token is not accepted.
+    pub(crate) fn unauthenticated(error: AuthenticationError) -> Self {
+        match error {
+            AuthenticationError::Invalid(why) => Self {
+                challenge: Some(format!(
+                    "Bearer realm=\"sealwire\", error=\"invalid_token\", error_description=\"{why}\""
+                )),
+                ..RpcError::new(ErrorCode::Unauthenticated, why).into()
+            },
+            AuthenticationError::Unavailable(why) => {
+                RpcError::new(ErrorCode::Unavailable, why).into()
+            }
+            AuthenticationError::Limited { retry_after } => {
+                let pause = u32::try_from(retry_after.as_millis()).unwrap_or(u32::MAX);
+                RpcError::new(
+                    ErrorCode::Overloaded,
+                    "too many requests of this address had no valid token",
+                )
+                .retry_after_ms(pause.max(1))
+                .into()
+            }
+        }
+    }
+
     /// Returns the response. The members of the document besides those of RFC 9457 are `code`,
     /// `retry_after_ms` and the details of the contract.
     pub(crate) fn into_response(self) -> Response<ResponseBody> {
@@ -96,6 +136,7 @@ impl Problem {
             status,
             error,
             allowed,
+            challenge,
             is_fault_of_sender: _,
         } = self;
         let mut document = Map::new();
@@ -130,6 +171,9 @@ impl Problem {
             // The header has whole seconds. A client that wants less reads `retry_after_ms`.
             headers.insert(RETRY_AFTER, u64::from(pause).div_ceil(1_000).max(1).into());
         }
+        if let Some(challenge) = challenge.and_then(|text| HeaderValue::try_from(text).ok()) {
+            headers.insert(WWW_AUTHENTICATE, challenge);
+        }
         if let Some(verb) = allowed {
             headers.insert(ALLOW, HeaderValue::from_static(verb));
         }
@@ -147,5 +191,48 @@ fn detail_value(value: &DetailValue) -> Value {
                 json!({"path": error.path, "code": error.code.name(), "detail": error.message})
             })
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn challenges_follow_the_reason() {
+        let invalid = AuthenticationError::Invalid("the token expired".into());
+        let unavailable = AuthenticationError::Unavailable("no keys".into());
+        let limited = AuthenticationError::Limited {
+            retry_after: Duration::from_millis(1_200),
+        };
+        for (problem, status, challenge, retry) in [
+            (
+                Problem::no_token(),
+                401,
+                Some("Bearer realm=\"sealwire\""),
+                None,
+            ),
+            (
+                Problem::unauthenticated(invalid),
+                401,
+                Some(
+                    "Bearer realm=\"sealwire\", error=\"invalid_token\", error_description=\"the token expired\"",
+                ),
+                None,
+            ),
+            (Problem::unauthenticated(unavailable), 503, None, None),
+            (Problem::unauthenticated(limited), 429, None, Some("2")),
+        ] {
+            let response = problem.into_response();
+            let header = |name| {
+                let value = response.headers().get(name);
+                value.map(|value| value.to_str().unwrap())
+            };
+            assert_eq!(response.status().as_u16(), status);
+            assert_eq!(header(WWW_AUTHENTICATE), challenge, "{status}");
+            assert_eq!(header(RETRY_AFTER), retry, "{status}");
+        }
     }
 }

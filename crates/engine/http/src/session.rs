@@ -147,6 +147,11 @@ impl Session {
         })
     }
 
+    /// Returns true after the connection has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.requests.is_closed()
+    }
+
     fn close_reason(&self) -> RpcError {
         self.closed.get().cloned().unwrap_or_else(|| {
             RpcError::new(
@@ -293,27 +298,10 @@ mod tests {
 
     use sealwire_wire::response;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::sync::Semaphore;
-    use tokio::time::Instant;
 
     use super::*;
-    use crate::{Pace, Permits};
-
-    struct NoPace;
-
-    impl Pace for NoPace {
-        fn count_rejected(&self) {}
-
-        fn pause(&self) -> Option<Instant> {
-            None
-        }
-    }
 
     fn options() -> HttpOptions {
-        let permits = || Permits {
-            all: Arc::new(Semaphore::new(1_000)),
-            principal: Arc::new(Semaphore::new(1_000)),
-        };
         HttpOptions {
             body_bytes_max: 1 << 20,
             discard_bytes_max: 1 << 20,
@@ -323,10 +311,9 @@ mod tests {
             idle_time_max: Duration::from_secs(60),
             body_time_max: Duration::from_secs(60),
             write_time_max: Duration::from_millis(200),
+            drain_time_max: Duration::from_secs(60),
+            authentication_time_max: Duration::from_secs(60),
             streams_max: 100,
-            body_memory: permits(),
-            conversions: permits(),
-            pace: Arc::new(NoPace),
             spawn: Arc::new(|task| drop(tokio::spawn(task))),
         }
     }
