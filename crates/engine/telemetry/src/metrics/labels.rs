@@ -199,6 +199,25 @@ label! {
         TlsTimeout = "tls_timeout",
         /// The verified certificate contains no usable name.
         Nameless = "nameless",
+        /// The client has no certificate, and its address has too many connections, or too many
+        /// connections have sent no valid token yet.
+        OriginRefused = "origin_refused",
+    }
+}
+
+label! {
+    /// Outcome of the check of a bearer token.
+    pub enum BearerOutcome = "outcome" {
+        /// The token is valid, and its signature was checked.
+        Verified = "verified",
+        /// The token was verified a short time ago.
+        Cached = "cached",
+        /// The token is missing, malformed or not valid.
+        Rejected = "rejected",
+        /// The keys of the issuer are not available.
+        Unavailable = "unavailable",
+        /// Not checked, because too many other tokens of the same address were not valid.
+        Limited = "limited",
     }
 }
 
@@ -362,6 +381,7 @@ mod tests {
         check(&StoreLabel::ALL, |v| v as usize);
         check(&WaitingLabel::ALL, |v| v as usize);
         check(&ConnectionOutcome::ALL, |v| v as usize);
+        check(&BearerOutcome::ALL, |v| v as usize);
         check(&CancelReason::ALL, |v| v as usize);
         check(&CertificateLabel::ALL, |v| v as usize);
         check(&ReloadLabel::ALL, |v| v as usize);
