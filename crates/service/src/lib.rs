@@ -1,11 +1,13 @@
 //! Code that all programs of Sealwire share: settings, metrics and their listener, an HTTP client,
-//! limits of HTTP servers, trusted files, standard output, and spans.
+//! limits of HTTP servers, bearer tokens, trusted files, standard output, and spans.
 //!
 //! Libraries for other programs can select single features. Without the feature `programs`, only
 //! the modules for files remain.
 
 #[cfg(feature = "programs")]
 pub mod admin_server;
+#[cfg(feature = "bearer")]
+pub mod bearer;
 #[cfg(feature = "programs")]
 pub mod core_dumps;
 #[cfg(feature = "programs")]

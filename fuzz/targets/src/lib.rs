@@ -21,6 +21,7 @@ mod input;
 mod job;
 mod json;
 mod json_job;
+mod jwt;
 mod key_import;
 mod mask;
 mod metadata;
@@ -81,6 +82,7 @@ targets!(
     http_params,
     json,
     json_job,
+    jwt,
     key_import,
     mask,
     metadata,

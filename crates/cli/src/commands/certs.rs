@@ -1,4 +1,4 @@
-//! `certs`: creates an authority in a folder, and issues certificates under it.
+//! `certs`: creates an authority in a folder, and issues certificates and tokens under it.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,9 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::Failure;
-use sealwire_dev_ca::{Access, Authority, Existing, Leaf, Name, SecretPem, Usage, Validity};
+use sealwire_dev_ca::{
+    Access, Authority, Existing, Leaf, Name, SecretPem, TokenClaims, TokenIssuer, Usage, Validity,
+};
 use sealwire_service::output::outln;
 
 /// Base name of an authority's files.
@@ -16,6 +18,14 @@ pub(super) const CA: &str = "ca";
 pub(super) const CA_DAYS: u32 = 3_650;
 /// Validity in days of a certificate that this command issues.
 pub(super) const LEAF_DAYS: u32 = 365;
+
+/// File with the key of the issuer of tokens.
+const TOKEN_ISSUER_KEY: &str = "token-issuer-key.pem";
+/// File with the key set of the issuer of tokens.
+pub(super) const JWKS_FILE: &str = "jwks.json";
+/// The claims `iss` and `aud` of tokens, unless others are given.
+pub(super) const TOKEN_ISSUER: &str = "sealwire-dev";
+pub(super) const TOKEN_AUDIENCE: &str = "sealwire";
 
 /// Arguments of `certs`.
 #[derive(Debug, clap::Args)]
@@ -50,6 +60,24 @@ enum CertsCommand {
         common: Common,
         #[command(flatten)]
         leaf: LeafArgs,
+    },
+    /// Print a bearer token for HTTP requests without a certificate, for tests. Creates
+    /// token-issuer-key.pem and jwks.json, for the setting jwks_file, if they are missing
+    Token {
+        /// Folder with the key of the issuer
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        folder: PathBuf,
+        /// Name of the client: the claim sub
+        subject: String,
+        /// The claim iss: `issuer` in the configuration
+        #[arg(long, value_name = "TEXT", default_value = TOKEN_ISSUER)]
+        issuer: String,
+        /// The claim aud: one of `audiences` in the configuration
+        #[arg(long, value_name = "TEXT", default_value = TOKEN_AUDIENCE)]
+        audience: String,
+        /// Days that the token is valid
+        #[arg(long, default_value_t = 1)]
+        days: u32,
     },
 }
 
@@ -96,8 +124,44 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
         CertsCommand::Server { common, leaf } => common.issue_certificate(leaf, Usage::Server)?,
         CertsCommand::Client { common, leaf } => common.issue_certificate(leaf, Usage::Client)?,
+        CertsCommand::Token {
+            folder,
+            subject,
+            issuer,
+            audience,
+            days,
+        } => {
+            let claims = TokenClaims {
+                issuer,
+                subject,
+                audience,
+                days: *days,
+            };
+            outln!("{}", load_token_issuer(folder)?.issue(&claims)?);
+        }
     }
     Ok(())
+}
+
+/// Loads the issuer of tokens in a folder. Creates its key and key set if they are missing.
+pub(super) fn load_token_issuer(folder: &Path) -> Result<TokenIssuer, Failure> {
+    let key = folder.join(TOKEN_ISSUER_KEY);
+    let issuer = match std::fs::read_to_string(&key) {
+        Ok(pem) => TokenIssuer::load(SecretPem::new(pem))?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let issuer = TokenIssuer::create()?;
+            let pem = issuer.key_pem().expose().as_bytes();
+            sealwire_dev_ca::write(&key, pem, Access::Owner, Existing::Keep)?;
+            issuer
+        }
+        Err(error) => return Err(format!("{}: {error}", key.display()).into()),
+    };
+    let jwks = folder.join(JWKS_FILE);
+    if !jwks.exists() {
+        let text = issuer.jwks();
+        sealwire_dev_ca::write(&jwks, text.as_bytes(), Access::Everyone, Existing::Keep)?;
+    }
+    Ok(issuer)
 }
 
 impl Common {

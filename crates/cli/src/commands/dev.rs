@@ -106,7 +106,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             () = stop.next() => return stop.unless_again(shut_down(server, None)).await,
         };
         if !args.demo_only {
-            print_commands(&args.folder, &server);
+            let has_issuer = config
+                .issuers
+                .0
+                .iter()
+                .any(|issuer| issuer.name == dev_folder::ISSUER_NAME);
+            print_commands(&args.folder, &server, has_issuer);
             if let Some(relay) = &relay {
                 relay.print_commands(&args.folder);
             }
@@ -181,9 +186,9 @@ async fn create_demo_state(folder: &Path, server: &Server) -> Result<(), Failure
             .change_role(dev_folder::CLIENT_ROLE, operation)
             .await?;
         let operation = PrincipalOperation::grant(dev_folder::CLIENT_ROLE);
-        operator
-            .change_principal(dev_folder::CLIENT_PRINCIPAL, operation)
-            .await?;
+        for principal in [dev_folder::CLIENT_PRINCIPAL, dev_folder::TOKEN_PRINCIPAL] {
+            operator.change_principal(principal, operation).await?;
+        }
     }
     Ok(())
 }
@@ -283,7 +288,7 @@ fn url_host(address: SocketAddr) -> String {
 }
 
 /// Prints commands that encrypt, decrypt and tokenize a document over HTTP.
-fn print_curl_commands(folder: &Path, http: SocketAddr) {
+fn print_curl_commands(folder: &Path, http: SocketAddr, has_issuer: bool) {
     let file = |name: &str| shell_word(&folder.join(name).display().to_string());
     let curl = format!(
         "curl --cacert {} --cert {} --key {}",
@@ -305,6 +310,14 @@ fn print_curl_commands(folder: &Path, http: SocketAddr) {
         "  {curl} --json '{{\"name\": \"Zoe\"}}' -H 'sealwire-collection: {}' {url}/tokenize\n",
         COLLECTIONS[0].0
     );
+    if has_issuer {
+        outln!("Or with a bearer token instead of a certificate:\n");
+        outln!(
+            "  curl --cacert {} -H \"Authorization: Bearer $(cat {})\" --json @sealed.json {url}/decrypt\n",
+            file("ca.pem"),
+            file(dev_folder::TOKEN_FILE),
+        );
+    }
 }
 
 /// Quotes a word for a shell if it needs quotes.
@@ -317,7 +330,7 @@ fn shell_word(text: &str) -> String {
     }
 }
 
-fn print_commands(folder: &Path, server: &Server) {
+fn print_commands(folder: &Path, server: &Server, has_issuer: bool) {
     let program = std::env::args().next().unwrap_or_else(|| "sealwire".into());
     let at = if folder == Path::new(dev_folder::DEFAULT_PATH) {
         String::new()
@@ -338,6 +351,6 @@ fn print_commands(folder: &Path, server: &Server) {
     outln!("  {program} principals list{at}");
     outln!("  curl http://{}/ready\n", server.admin_address());
     if let Some(http) = server.http_address() {
-        print_curl_commands(folder, http);
+        print_curl_commands(folder, http, has_issuer);
     }
 }

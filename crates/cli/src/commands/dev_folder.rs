@@ -12,14 +12,26 @@ pub(super) use sealwire_command_line::dev_folder::{
 use sealwire_crypto::Kek;
 
 use super::Failure;
-use super::certs::{CA, CA_DAYS, LEAF_DAYS, issue_certificate, load_authority};
-use sealwire_dev_ca::{Access, Authority, Existing, Leaf, Name, Usage, Validity};
+use super::certs::{
+    CA, CA_DAYS, JWKS_FILE, LEAF_DAYS, TOKEN_AUDIENCE, TOKEN_ISSUER, issue_certificate,
+    load_authority, load_token_issuer,
+};
+use sealwire_dev_ca::{Access, Authority, Existing, Leaf, Name, TokenClaims, Usage, Validity};
 use sealwire_settings::Config;
 
 /// File name of the engine's certificate, without `.pem`.
 const SERVER_CERT: &str = "server";
 /// Name of the file with the key-encryption key.
 const KEK_FILE: &str = "kek";
+
+/// Name of the issuer of tokens in the configuration.
+pub(super) const ISSUER_NAME: &str = "dev";
+/// File with a token of a client.
+pub(super) const TOKEN_FILE: &str = "token";
+/// The principal of that token.
+pub(super) const TOKEN_PRINCIPAL: &str = "jwt:dev:client";
+/// The claim `sub` of that token.
+const TOKEN_SUBJECT: &str = "client";
 
 /// Listen addresses of the folder's engine. A new folder stores them; for an existing folder they
 /// apply to this run only.
@@ -101,6 +113,21 @@ pub(super) fn create_and_load(
             issue_certificate(folder, name, &load_authority(folder)?, &leaf)?;
         }
     }
+    if !folder.join(TOKEN_FILE).exists() {
+        let claims = TokenClaims {
+            issuer: TOKEN_ISSUER,
+            subject: TOKEN_SUBJECT,
+            audience: TOKEN_AUDIENCE,
+            days: LEAF_DAYS,
+        };
+        let token = load_token_issuer(folder)?.issue(&claims)?;
+        sealwire_dev_ca::write(
+            &folder.join(TOKEN_FILE),
+            token.as_bytes(),
+            Access::Owner,
+            Existing::Keep,
+        )?;
+    }
     if !folder.join(CONFIG_FILE).exists() {
         let text = format!(
             "# Created by `sealwire dev`. `sealwire config template` prints every key with its unit, range and default.\n\
@@ -108,7 +135,8 @@ pub(super) fn create_and_load(
              [control]\naddress = \"{control}\"\nprincipals = [\"{OPERATOR_PRINCIPAL}\"]\n\n\
              [access]\nadministrators = [\"{OPERATOR_PRINCIPAL}\"]\n\n\
              [tls]\ncertificate = \"server.pem\"\nkey = \"server-key.pem\"\nclient_ca = \"ca.pem\"\n\n\
-             [state]\nfolder = \"state\"\n\n[kek]\nprovider = \"file\"\nfile = \"{KEK_FILE}\"\n\n[audit]\nfolder = \"audit\"\n"
+             [state]\nfolder = \"state\"\n\n[kek]\nprovider = \"file\"\nfile = \"{KEK_FILE}\"\n\n[audit]\nfolder = \"audit\"\n\n\
+             [issuer.{ISSUER_NAME}]\nissuer = \"{TOKEN_ISSUER}\"\naudiences = [\"{TOKEN_AUDIENCE}\"]\njwks_file = \"{JWKS_FILE}\"\n"
         );
         sealwire_dev_ca::write(
             &folder.join(CONFIG_FILE),

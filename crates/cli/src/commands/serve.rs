@@ -19,6 +19,7 @@ use sealwire_engine::root::Unsealer;
 use sealwire_engine::stores::{Access, Stores, postgres_options};
 use sealwire_server::runtime;
 use sealwire_server::server::{Server, StartError};
+use sealwire_service::bearer::{TokenVerifier, UnixClock};
 pub(super) use sealwire_service::core_dumps::forbid as no_core_dumps;
 use sealwire_settings::{Config, LogFormat, Mode};
 use sealwire_telemetry::panics;
@@ -129,6 +130,7 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
     let config = args.config.load()?;
     no_core_dumps();
     let tls = sealwire_server::tls::load(&config.tls, config.control.as_ref())?;
+    TokenVerifier::open(&config.issuers.0, UnixClock::system())?;
     if config.state.mode == Mode::Postgres {
         postgres_options(&config.postgres).check()?;
     }

@@ -11,6 +11,7 @@ use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::Report;
 use sealwire_server::tls;
+use sealwire_service::bearer::{TokenVerifier, UnixClock};
 use sealwire_service::tls_files;
 use sealwire_settings::Config;
 
@@ -25,6 +26,14 @@ pub(super) fn check_certificates(report: &mut Report, config: &Config) {
     let remedy = "correct the path, owner or permissions of the named file, or restore it from a backup. A certificate that has expired is issued anew by the same authority (`sealwire certs`, docs/operators/certificates.md)";
     if let Err(error) = tls::load(&config.tls, config.control.as_ref()) {
         report.add_problem(CHECK, with_cause(&error), why, remedy);
+    }
+    if let Err(error) = TokenVerifier::open(&config.issuers.0, UnixClock::system()) {
+        report.add_problem(
+            CHECK,
+            error.to_string(),
+            why,
+            "correct the path, owner, permissions or content of the named file",
+        );
     }
     check_server_chain(report, &config.tls.certificate);
     check_authorities(report, "tls.client_ca", &config.tls.client_ca);

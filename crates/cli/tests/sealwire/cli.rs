@@ -239,7 +239,7 @@ fn dev_with_curl_commands(working: &Path, folder: &str) -> (Child, Vec<String>) 
         .by_ref()
         .map(|line| line.unwrap().trim_start().to_owned())
         .filter(|line| line.starts_with("curl --cacert"))
-        .take(3)
+        .take(4)
         .collect();
     std::thread::spawn(move || lines.for_each(drop));
     (child, commands)
@@ -263,6 +263,8 @@ fn curl_commands_of_dev_work_as_printed() {
         let sealed = printed(&commands[0]);
         let opened = printed(&commands[1]);
         let tokens = printed(&commands[2]);
+        let with_token = printed(&commands[3]);
+        assert!(!commands[3].contains("--cert "), "{}", commands[3]);
         child.kill().unwrap();
         child.wait().unwrap();
 
@@ -271,6 +273,7 @@ fn curl_commands_of_dev_work_as_printed() {
             "{sealed}"
         );
         assert_eq!(opened, r#"{"card": {"number": "4242424242424242"}}"#);
+        assert_eq!(with_token, opened);
         assert!(tokens.starts_with(r#"{"name": "tok_"#), "{tokens}");
 
         // The README shows the same commands, for the port of a new folder.
@@ -664,6 +667,36 @@ fn certificates_are_made_and_never_overwritten() {
         &["certs", "client", "../relay"],
         1,
         "must not contain a slash",
+    );
+}
+
+#[test]
+fn tokens_are_issued_by_the_key_of_their_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let token = ok(path, &["certs", "token", "web"]);
+    assert_eq!(token.trim().split('.').count(), 3, "{token}");
+    let jwks = std::fs::read_to_string(path.join("jwks.json")).unwrap();
+    assert!(!jwks.contains("\"d\""), "{jwks}");
+    let key = std::fs::metadata(path.join("token-issuer-key.pem")).unwrap();
+    assert_eq!(
+        std::os::unix::fs::PermissionsExt::mode(&key.permissions()) & 0o777,
+        0o600
+    );
+    ok(
+        path,
+        &["certs", "token", "web", "--audience", "x", "--days", "2"],
+    );
+    assert_eq!(
+        std::fs::read_to_string(path.join("jwks.json")).unwrap(),
+        jwks
+    );
+    std::fs::write(path.join("token-issuer-key.pem"), "no key").unwrap();
+    refused(
+        path,
+        &["certs", "token", "web"],
+        1,
+        "not an unencrypted PKCS",
     );
 }
 

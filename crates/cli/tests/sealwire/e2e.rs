@@ -9,6 +9,7 @@
 mod access;
 mod audit;
 mod bad_input;
+mod bearer;
 mod cancel;
 mod certificate_names;
 mod certificates;

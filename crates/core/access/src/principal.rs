@@ -1,5 +1,8 @@
-//! Reads the principal's name from a client certificate. By default the SPIFFE URI comes first,
-//! then the first DNS name, then the common name.
+//! Names of principals, from client certificates and from bearer tokens.
+//!
+//! Of a certificate, by default the SPIFFE URI comes first, then the first DNS name, then the common
+//! name. Of a token, the name is a claim, after the name of the token's issuer. A token and a
+//! certificate never name the same principal.
 //!
 //! The certificate must already be verified; this module only reads it. A name is used unchanged
 //! except for the case of DNS names, or rejected. Names are never cut or repaired, so two
@@ -23,6 +26,12 @@ const SPIFFE_BYTES_MAX: usize = 2_048;
 const HOST_BYTES_MAX: usize = 253;
 /// Longest common name, in characters, by RFC 5280.
 const COMMON_NAME_MAX: usize = 64;
+/// Longest name of a token's issuer, in bytes. Names of settings have this limit.
+const ISSUER_BYTES_MAX: usize = 64;
+/// Longest issuer and claim together, in bytes: as long as a SPIFFE ID.
+const TOKEN_NAME_BYTES_MAX: usize = SPIFFE_BYTES_MAX;
+/// Precedes the name of a principal of a token, as operators write it.
+const TOKEN_PREFIX: &str = "jwt:";
 /// Tags of subject alternative names (RFC 5280, section 4.2.1.6). The parser gives names that are
 /// not UTF-8 by tag.
 const DNS_TAG: Tag = Tag(2);
@@ -34,7 +43,7 @@ const INVISIBLE_LETTERS: [char; 4] = ['\u{115f}', '\u{1160}', '\u{3164}', '\u{ff
 /// Maximum number of characters of a name that `Display` shows.
 const SHOWN_MAX: usize = 128;
 
-/// The certificate field that a name comes from.
+/// The certificate field that a name comes from, or a bearer token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PrincipalKind {
     /// A URI that begins with `spiffe://`.
@@ -43,6 +52,8 @@ pub enum PrincipalKind {
     Dns,
     /// The subject's common name.
     CommonName,
+    /// The name of a token's issuer, a colon, and a claim of the token.
+    Jwt,
 }
 
 /// A client's authenticated name. Cheap to clone and safe to log: printable, and displayed with at
@@ -144,6 +155,8 @@ impl Principal {
                 PrincipalKind::Spiffe => spiffe(names),
                 PrincipalKind::Dns => dns(names),
                 PrincipalKind::CommonName => common_name(&certificate),
+                // `from_names` does not accept this kind.
+                PrincipalKind::Jwt => Ok(None),
             };
             let named = named?;
             principal = principal.or(named);
@@ -151,24 +164,39 @@ impl Principal {
         principal.ok_or(PrincipalError::Nameless)
     }
 
-    /// Parses a principal as an operator writes it: a DNS name, a `spiffe://` URI, or `cn:` and a
-    /// common name. Returns `None` if no certificate can contain that name.
+    /// Returns the principal that a verified token names. `issuer` is the name of the issuer in the
+    /// settings, and `claim` the value of the claim that names the client. Returns `None` if one of
+    /// them is empty, too long, or not of visible ASCII characters with single spaces between them.
+    pub fn from_token(issuer: &str, claim: &str) -> Option<Self> {
+        let name = format!("{issuer}:{claim}");
+        is_token_name(&name)
+            .then(|| Self::new(PrincipalKind::Jwt, &name))
+            // A colon in the issuer would end its name at another place.
+            .filter(|_| !issuer.contains(':'))
+    }
+
+    /// Parses a principal as an operator writes it: a DNS name, a `spiffe://` URI, `cn:` and a
+    /// common name, or `jwt:ISSUER:CLAIM`. Returns `None` if no certificate and no token can contain
+    /// that name.
     pub fn from_text(text: &str) -> Option<Self> {
         if is_spiffe_scheme(text) {
             is_spiffe_id(text).then(|| Self::new(PrincipalKind::Spiffe, text))
         } else if let Some(name) = text.strip_prefix("cn:") {
             is_common_name(name).then(|| Self::new(PrincipalKind::CommonName, name))
+        } else if let Some(name) = text.strip_prefix(TOKEN_PREFIX) {
+            is_token_name(name).then(|| Self::new(PrincipalKind::Jwt, name))
         } else {
             is_host_name(text).then(|| Self::new(PrincipalKind::Dns, &text.to_ascii_lowercase()))
         }
     }
 
-    /// Formats the principal for [`Principal::from_text`]. Common names always carry `cn:`, since a
-    /// common name can look like a DNS name.
+    /// Formats the principal for [`Principal::from_text`]. Common names always carry `cn:`, and names
+    /// of tokens `jwt:`, since both can look like a name of another kind.
     pub fn to_text(&self) -> String {
         match self.kind {
             PrincipalKind::Spiffe | PrincipalKind::Dns => self.as_str().to_owned(),
             PrincipalKind::CommonName => format!("cn:{}", self.name),
+            PrincipalKind::Jwt => format!("{TOKEN_PREFIX}{}", self.name),
         }
     }
 
@@ -179,7 +207,7 @@ impl Principal {
         }
     }
 
-    /// Returns the certificate field that the name comes from.
+    /// Returns the source of the name.
     pub fn kind(&self) -> PrincipalKind {
         self.kind
     }
@@ -310,6 +338,24 @@ fn is_common_name(name: &str) -> bool {
         && name.chars().all(is_plain)
         && name.trim() == name
         && !is_spiffe_scheme(name)
+}
+
+/// Returns true for an issuer, a colon, and a claim. The issuer's name has no colon, so the first
+/// colon ends it. Claims are ASCII, because equal-looking letters of other scripts would make
+/// different principals.
+fn is_token_name(name: &str) -> bool {
+    let Some((issuer, claim)) = name.split_once(':') else {
+        return false;
+    };
+    (1..=ISSUER_BYTES_MAX).contains(&issuer.len())
+        && issuer
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+        && !claim.is_empty()
+        && name.len() <= TOKEN_NAME_BYTES_MAX
+        && claim
+            .split(' ')
+            .all(|word| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_graphic()))
 }
 
 /// Returns true for letters and digits of any script, and printable ASCII. Control characters,
@@ -903,6 +949,62 @@ mod tests {
                 "{order:?} {common_names:x?} {names:x?}"
             );
         }
+    }
+
+    #[test]
+    fn principals_of_tokens_are_apart_from_those_of_certificates() {
+        let longest = "x".repeat(TOKEN_NAME_BYTES_MAX - "k8s:".len());
+        let longer = format!("{longest}x");
+        let long_issuer = "i".repeat(ISSUER_BYTES_MAX + 1);
+        for (issuer, claim, expected) in [
+            ("k8s", "relay", Some("jwt:k8s:relay")),
+            (
+                "k8s",
+                "system:serviceaccount:shop:web",
+                Some("jwt:k8s:system:serviceaccount:shop:web"),
+            ),
+            (
+                "spire",
+                "spiffe://org/relay",
+                Some("jwt:spire:spiffe://org/relay"),
+            ),
+            (
+                "ci",
+                "repo:org/x:Production 1",
+                Some("jwt:ci:repo:org/x:Production 1"),
+            ),
+            ("k8s", "cn:relay", Some("jwt:k8s:cn:relay")),
+            ("k8s", &longest, Some(&*format!("jwt:k8s:{longest}"))),
+            ("k8s", &longer, None),
+            (&long_issuer, "relay", None),
+            ("", "relay", None),
+            ("k8s", "", None),
+            ("k:8s", "relay", None),
+            ("k 8s", "relay", None),
+            ("k8s", " relay", None),
+            ("k8s", "relay ", None),
+            ("k8s", "re  lay", None),
+            ("k8s", "re\nlay", None),
+            ("k8s", "re\0lay", None),
+            ("k8s", "re\u{7f}lay", None),
+            ("k8s", "rel\u{e9}y", None),
+            ("k8s", "re\u{202e}lay", None),
+        ] {
+            let principal = Principal::from_token(issuer, claim);
+            let text = principal.as_ref().map(Principal::to_text);
+            assert_eq!(text.as_deref(), expected, "{issuer:?} {claim:?}");
+            if let Some(text) = text {
+                assert_eq!(Principal::from_text(&text), principal, "{text}");
+            }
+        }
+        for text in ["jwt:", "jwt:k8s", "jwt:k8s:", "jwt::relay", "JWT:k8s:relay"] {
+            assert_eq!(Principal::from_text(text), None, "{text}");
+        }
+        let token = Principal::from_token("k8s", "relay").unwrap();
+        for text in ["cn:k8s:relay", "relay"] {
+            assert_ne!(Principal::from_text(text).unwrap(), token, "{text}");
+        }
+        assert_eq!(Identity::from_names(["jwt"]), None);
     }
 
     proptest::proptest! {

@@ -30,6 +30,7 @@ pub fn principal_key(principal: &Principal) -> String {
         PrincipalKind::Spiffe => "spiffe",
         PrincipalKind::Dns => "dns",
         PrincipalKind::CommonName => "cn",
+        PrincipalKind::Jwt => "jwt",
     };
     format!("principal/{kind}/{}", principal.as_str())
 }

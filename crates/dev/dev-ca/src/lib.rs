@@ -1,4 +1,4 @@
-//! Makes certificates for `sealwire dev`, `sealwire certs` and tests.
+//! Makes certificates and bearer tokens for `sealwire dev`, `sealwire certs` and tests.
 //!
 //! A small authority for a first start, not a public one. The authority issues server and client
 //! certificates with ECDSA P-256 keys. Sub-authorities, wildcards, and certificates that outlive
@@ -6,6 +6,7 @@
 //! revocation needs another authority.
 
 mod files;
+mod token_issuer;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -19,6 +20,7 @@ use x509_parser::pem::parse_x509_pem;
 use zeroize::Zeroizing;
 
 pub use files::{Access, Existing, FileError, write};
+pub use token_issuer::{TokenClaims, TokenIssuer};
 
 /// Hours before now from which a certificate is valid, to tolerate clocks that are behind.
 const BACKDATE_HOURS: i64 = 1;
@@ -116,7 +118,7 @@ pub enum PkiError {
     #[error("the certificate is not an authority's: it lacks the CA basic constraint")]
     NotAnAuthority,
     /// The text is not a supported private key.
-    #[error("the authority's key is not an unencrypted PKCS #8 PEM key")]
+    #[error("the key is not an unencrypted PKCS #8 PEM key of the expected kind")]
     NotAKey,
     /// Certificate and key do not match.
     #[error("the authority's key does not belong to its certificate")]
@@ -135,6 +137,9 @@ pub enum PkiError {
     /// The validity ends before its start, or after the authority's.
     #[error("the validity must end after it begins, and not after the authority's own ({0})")]
     Validity(OffsetDateTime),
+    /// The cryptographic library could not sign a token.
+    #[error("signing a token")]
+    Signing,
     /// The certificate library failed, because of a bug or a lack of randomness.
     #[error("making a certificate")]
     Library(#[from] rcgen::Error),

@@ -285,6 +285,7 @@ pub const fn kind_name(kind: PrincipalKind) -> &'static str {
         PrincipalKind::Spiffe => "spiffe",
         PrincipalKind::Dns => "dns",
         PrincipalKind::CommonName => "common_name",
+        PrincipalKind::Jwt => "jwt",
     }
 }
 

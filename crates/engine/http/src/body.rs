@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
@@ -107,6 +108,14 @@ impl Encoding {
     }
 }
 
+/// Limits for the rest of a rejected body.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DiscardLimits {
+    /// Most bytes that are read and dropped.
+    pub(crate) bytes_max: usize,
+    pub(crate) time_max: Duration,
+}
+
 /// The body of a request, which may be read or not.
 #[derive(Debug)]
 pub(crate) struct RequestBody {
@@ -182,21 +191,21 @@ impl RequestBody {
 
     /// Reads and drops the rest of a body within limits. Beyond them, the connection or stream
     /// breaks.
-    pub(crate) async fn discard(&mut self, options: &HttpOptions) {
-        if self.announced() > options.discard_bytes_max {
+    pub(crate) async fn discard(&mut self, limits: DiscardLimits) {
+        if self.announced() > limits.bytes_max {
             return;
         }
         let discarding = async {
             let mut discarded = 0;
             while let Some(Ok(frame)) = self.incoming.frame().await {
                 discarded += frame.data_ref().map_or(0, Bytes::len);
-                if discarded > options.discard_bytes_max {
+                if discarded > limits.bytes_max {
                     return;
                 }
             }
         };
         // The response is due in any case.
-        let _ = timeout(options.body_time_max, discarding).await;
+        let _ = timeout(limits.time_max, discarding).await;
     }
 }
 

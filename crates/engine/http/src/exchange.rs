@@ -1,10 +1,13 @@
-//! Handles one HTTP request. The steps, in the order of [`Exchange::respond`]:
+//! Handles one HTTP request. [`Exchange::handle`] finds its principal first. The further steps, in
+//! the order of [`ClientExchange::respond`]:
 //!
 //! 1. The head is checked, and the path names the method and the app.
 //! 2. The body is read within limits, and the headers or the request object give the parameters.
 //! 3. The request goes to the engine as one message of the contract.
 //! 4. The result becomes the body of the response. In JSON documents only the changed values are
 //!    written anew.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{
@@ -19,20 +22,34 @@ use sealwire_service::memory::Reservation;
 use sealwire_wire::{Document, ErrorCode, Method, Response as EngineResponse, RpcError, request};
 use tokio::time::sleep_until;
 
-use crate::body::{Encoding, Form, RequestBody, ResponseBody, grow, held_bytes, json_problem};
+use crate::body::{
+    DiscardLimits, Encoding, Form, RequestBody, ResponseBody, grow, held_bytes, json_problem,
+};
+use crate::clients::{BearerClients, Client, ConnectionClients};
 use crate::openapi;
 use crate::params::Params;
 use crate::problem::Problem;
 use crate::route::{self, Route};
-use crate::session::{Received, Session};
+use crate::session::Received;
 use crate::{HttpOptions, Permits, head};
 
 /// Longest document that a network thread converts itself, in bytes: about 50 us of work.
 const INLINE_BYTES_MAX: usize = 16 << 10;
 
+/// Most bytes of the body of a request without a valid token that are read and dropped. A client
+/// with a longer body can lose the response, but nobody can make the engine read long bodies.
+const UNAUTHENTICATED_BYTES_MAX: usize = 64 << 10;
+
 /// Handles the requests of one connection.
 pub(crate) struct Exchange {
-    session: Session,
+    clients: ConnectionClients,
+    options: HttpOptions,
+}
+
+/// Handles a request of a known client.
+struct ClientExchange {
+    clients: ConnectionClients,
+    client: Arc<Client>,
     options: HttpOptions,
 }
 
@@ -69,8 +86,8 @@ struct Rendered {
 }
 
 impl Exchange {
-    pub(crate) const fn new(session: Session, options: HttpOptions) -> Self {
-        Self { session, options }
+    pub(crate) const fn new(clients: ConnectionClients, options: HttpOptions) -> Self {
+        Self { clients, options }
     }
 
     /// Responds to a request. Errors become problem documents.
@@ -79,47 +96,104 @@ impl Exchange {
         request: Request<Incoming>,
         in_flight: InFlight,
     ) -> Response<ResponseBody> {
+        let is_http2 = request.version() == Version::HTTP_2;
         let (head, body) = request.into_parts();
-        let mut body = RequestBody::new(body);
-        // The head counts during a pause, too. Without memory, `respond` rejects the request.
-        let mut memory = self.options.body_memory.clone().new_reservation();
-        let _ = memory.grow_to(head::bytes(&head));
-        while let Some(until) = self.options.pace.pause() {
-            sleep_until(until).await;
-        }
-        let response = match self.respond(&head, &mut body, memory).await {
-            Ok(response) => response,
-            Err(problem) => self.reject(problem, &head, &mut body).await,
+        let body = RequestBody::new(body);
+        let response = match &self.clients {
+            ConnectionClients::Certificate(client) => {
+                self.exchange(Arc::clone(client)).handle(head, body).await
+            }
+            ConnectionClients::Bearer(bearers) => self.authenticate(bearers, head, body).await,
         };
-        let is_http2 = head.version == Version::HTTP_2;
         response.map(|bytes| ResponseBody::new(bytes, is_http2, in_flight))
     }
 
-    /// Returns the response to a failed request.
-    async fn reject(
+    /// Finds the principal of a request by its token, and responds to the request.
+    async fn authenticate(
         &self,
-        problem: Problem,
-        head: &Parts,
-        body: &mut RequestBody,
+        bearers: &BearerClients,
+        head: Parts,
+        body: RequestBody,
     ) -> Response<Bytes> {
-        if problem.is_rejected_here {
-            let is_fault = problem.is_fault_of_sender();
-            let status = problem.status.as_u16();
-            self.options.pace.count_rejected(status, is_fault);
+        match bearers.find(&head).await {
+            Ok(client) => {
+                let exchange = self.exchange(Arc::clone(&client));
+                // The other principals of the connection must not wait for the work on this request.
+                let handling = client.run(async move { exchange.handle(head, body).await });
+                handling
+                    .await
+                    .unwrap_or_else(|error| Problem::from(error).into_response())
+            }
+            Err(problem) => {
+                let options = &self.options;
+                let limits = DiscardLimits {
+                    bytes_max: UNAUTHENTICATED_BYTES_MAX.min(options.discard_bytes_max),
+                    time_max: options.head_time_max,
+                };
+                reject(problem, head, body, limits).await
+            }
         }
-        // A client that expects `100-continue` waits for the response and may not send its body.
-        let is_waiting = head.headers.contains_key(EXPECT) && !body.is_started();
-        let closes = problem.closes || is_waiting;
-        // Some clients do not read the response before they have sent the whole body.
-        if !closes && problem.status != StatusCode::REQUEST_TIMEOUT {
-            body.discard(&self.options).await;
+    }
+
+    fn exchange(&self, client: Arc<Client>) -> ClientExchange {
+        ClientExchange {
+            clients: self.clients.clone(),
+            client,
+            options: self.options.clone(),
         }
-        let mut response = problem.into_response();
-        if closes && head.version != Version::HTTP_2 {
-            let headers = response.headers_mut();
-            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+}
+
+/// Returns the response to a failed request, and drops the rest of its body.
+async fn reject(
+    problem: Problem,
+    head: Parts,
+    mut body: RequestBody,
+    limits: DiscardLimits,
+) -> Response<Bytes> {
+    let is_http2 = head.version == Version::HTTP_2;
+    // A client that expects `100-continue` waits for the response and may not send its body.
+    let is_waiting = head.headers.contains_key(EXPECT) && !body.is_started();
+    let closes = problem.closes || is_waiting;
+    // No memory is reserved for the head any more.
+    drop(head);
+
+    // Some clients do not read the response before they have sent the whole body.
+    if !closes && problem.status != StatusCode::REQUEST_TIMEOUT {
+        body.discard(limits).await;
+    }
+    let mut response = problem.into_response();
+    if closes && !is_http2 {
+        let headers = response.headers_mut();
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+impl ClientExchange {
+    /// Responds to a request. Errors become problem documents.
+    async fn handle(&self, head: Parts, mut body: RequestBody) -> Response<Bytes> {
+        // The head counts during a pause, too. Without memory, `respond` rejects the request.
+        let mut memory = self.client.body_memory.clone().new_reservation();
+        let _ = memory.grow_to(head::bytes(&head));
+        while let Some(until) = self.client.pace.pause() {
+            sleep_until(until).await;
         }
-        response
+        match self.respond(&head, &mut body, memory).await {
+            Ok(response) => response,
+            Err(problem) => {
+                if problem.is_rejected_here {
+                    let is_fault = problem.is_fault_of_sender();
+                    let status = problem.status.as_u16();
+                    self.client.pace.count_rejected(status, is_fault);
+                }
+                let limits = DiscardLimits {
+                    bytes_max: self.options.discard_bytes_max,
+                    time_max: self.options.body_time_max,
+                };
+                reject(problem, head, body, limits).await
+            }
+        }
     }
 
     async fn respond(
@@ -128,7 +202,7 @@ impl Exchange {
         body: &mut RequestBody,
         mut memory: Reservation<2>,
     ) -> Result<Response<Bytes>, Problem> {
-        head::check(head)?;
+        self.clients.check_head(head)?;
         route::check_no_web_page(&head.headers)?;
         if head.uri.query().is_some() {
             return Err(Problem::bad_request(
@@ -207,7 +281,7 @@ impl Exchange {
         params: Params,
         payload: Option<Bytes>,
     ) -> Result<Received, Problem> {
-        let received = self.session.call(|msgid| {
+        let received = self.client.session.call(|msgid| {
             let mut start = Vec::new();
             request::start(&mut start, msgid, method);
             let mut frame = vec![Bytes::from(start)];
@@ -227,7 +301,7 @@ impl Exchange {
         if bytes <= INLINE_BYTES_MAX {
             return Ok(conversion());
         }
-        let Permits { all, principal } = self.options.conversions.clone();
+        let Permits { all, principal } = self.client.conversions.clone();
         // A principal that waits for its own permit takes none of the shared permits. The semaphores
         // are never closed.
         let principal = principal.acquire_owned().await;
@@ -270,7 +344,9 @@ impl Exchange {
         let more = body.len().saturating_sub(result_bytes);
         memory.shrink_to(more);
         let _ = memory.grow_to(more);
-        let mut response = Response::new(held_bytes(body, (memory, result_memory)));
+        // The limits of the principal stay as long as its memory is held.
+        let held = (memory, result_memory, Arc::clone(&self.client));
+        let mut response = Response::new(held_bytes(body, held));
         *response.headers_mut() = headers;
         let headers = response.headers_mut();
         headers.insert(

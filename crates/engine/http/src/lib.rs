@@ -1,10 +1,13 @@
 //! The HTTP and JSON interface to the methods of the data listener.
 //!
-//! [`serve`] handles one authenticated HTTP connection. Each HTTP request becomes one
-//! request of the MessagePack-RPC contract, on a connection inside the process. The
-//! engine treats that connection like any other of the same principal, so permissions, admission,
-//! fairness, deadlines, audit records and limits are those of the contract. This crate has neither
-//! keys nor permissions.
+//! [`serve`] handles one HTTP connection. Each HTTP request becomes one request of the
+//! MessagePack-RPC contract, on a connection inside the process. The engine treats that connection
+//! like any other of the same principal, so permissions, admission, fairness, deadlines, audit
+//! records and limits are those of the contract. This crate has neither keys nor permissions.
+//!
+//! The principal is that of the client certificate. On a connection without one, each request has a
+//! bearer token, and each principal has its own connection to the engine. Memory, threads and pace
+//! are those of the principal of the request in both cases.
 //!
 //! | module | purpose |
 //! | --- | --- |
@@ -13,12 +16,16 @@
 //! | `head` | checks the size of a head, and rejects ambiguous heads (request smuggling) |
 //! | `body` | reads the body of a request within limits, and sends that of a response |
 //! | `memory` | divides memory between bodies of requests and results, and between principals |
+//! | `authorization` | reads the bearer token of a request |
+//! | `clients` | finds the principal of a request, and its connection to the engine |
 //! | `exchange` | handles one request, step by step |
 //! | `session` | carries many requests over the connection inside the process |
 //! | `problem` | writes errors as problem documents (RFC 9457) |
 //! | `openapi` | serves the description of this interface (OpenAPI 3.1) |
 
+mod authorization;
 mod body;
+mod clients;
 mod exchange;
 mod head;
 mod memory;
@@ -38,6 +45,7 @@ use http::{HeaderMap, Version};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use sealwire_access::Principal;
 use sealwire_service::http_server::activity::{Activity, Expired, Timeouts, Watched};
 use sealwire_service::http_server::head_check::{HeadCheck, Upgrade};
 use sealwire_service::http_server::stall::{Spawn, StreamExecutor};
@@ -45,10 +53,10 @@ use sealwire_wire::Method;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::time::{Instant, timeout};
 
+use crate::clients::{BearerClients, Client, ConnectionClients, ConnectionEnd};
 use crate::exchange::Exchange;
 use crate::head::{HEADER_BYTES_MAX, HEADERS_MAX};
 use crate::params::Params;
-use crate::session::Session;
 
 pub use memory::{BodyAccount, Memory, Permits, PrincipalMemory, ResultMemory, TakenMemory};
 
@@ -82,8 +90,8 @@ pub trait Pace: Send + Sync {
     fn pause(&self) -> Option<Instant>;
 }
 
-/// A future that resolves at the end of a drain.
-pub type DrainEnd = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// A future that a trait object returns.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Limits and services of one connection.
 #[derive(Clone)]
@@ -98,7 +106,8 @@ pub struct HttpOptions {
     pub response_bytes_max: usize,
     /// Longest time of a connection without a request.
     pub idle_time_max: Duration,
-    /// Time for the head of a request, from its first byte.
+    /// Time for the head of a request, from its first byte. Also the time for the first request
+    /// with a valid token, on a connection without a client certificate.
     pub head_time_max: Duration,
     /// Time for the body of a request.
     pub body_time_max: Duration,
@@ -106,29 +115,85 @@ pub struct HttpOptions {
     pub write_time_max: Duration,
     /// Most concurrent requests of an HTTP/2 connection.
     pub streams_max: u32,
-    /// Memory for heads and bodies of requests.
-    pub body_memory: BodyAccount,
-    /// Permits for conversions of long documents, each on a thread.
-    pub conversions: Permits,
-    /// The pace of the client, on all its connections.
-    pub pace: Arc<dyn Pace>,
     /// Starts the tasks of an HTTP/2 connection.
     pub spawn: Spawn,
 }
 
+/// A principal's connection to the engine, and what its requests share with its other connections.
+pub struct ClientLink {
+    /// The client's end of a connection to the engine with this principal.
+    pub engine: DuplexStream,
+    /// The memory that the engine has taken for the results on that connection.
+    pub results: TakenMemory,
+    /// Memory for heads and bodies of requests.
+    pub body_memory: BodyAccount,
+    /// Permits for conversions of long documents, each on a thread.
+    pub conversions: Permits,
+    /// The pace of the principal. Requests and their responses hold it until they end.
+    pub pace: Arc<dyn Pace>,
+    /// Starts tasks that use the principal's share of the network threads.
+    pub spawn: Spawn,
+}
+
+/// The clients that send requests over a connection.
+pub enum Clients {
+    /// The client certificate names the principal of all requests.
+    Certificate(ClientLink),
+    /// Each request has the bearer token of its principal.
+    Bearer(Arc<dyn Bearers>),
+}
+
+/// Authenticates the requests of a connection without a client certificate.
+pub trait Bearers: Send + Sync {
+    /// Returns the principal of a token.
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<Principal, AuthenticationError>>;
+
+    /// Charges the address of the client for a request that has no well-formed head or token.
+    /// Returns the pause that such clients must make now, if any.
+    fn charge_rejected(&self) -> Option<Duration>;
+
+    /// Counts a request in the metrics that was rejected with this status before it reached the
+    /// engine, and before a principal was known to whose pace it counts.
+    fn count_rejected(&self, status: u16);
+
+    /// Returns the memory for heads of requests that have no principal yet: that of the client's
+    /// address, and that of all addresses.
+    fn head_memory(&self) -> BodyAccount;
+
+    /// Opens a connection to the engine. Returns `None` if the principal has too many.
+    fn connect(&self, principal: &Principal) -> Option<ClientLink>;
+
+    /// Waits until the engine shuts down.
+    fn shutdown(&self) -> BoxFuture<'_, ()>;
+}
+
+/// The reason why a request is not authenticated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AuthenticationError {
+    /// The token is not valid. Contains the reason, of printable ASCII without quotes and
+    /// backslashes, and without any part of the token.
+    Invalid(String),
+    /// The token cannot be checked now. Contains the reason.
+    Unavailable(String),
+    /// Too many requests from the same address had no valid token.
+    Limited {
+        /// Pause before the next attempt.
+        retry_after: Duration,
+    },
+}
+
 /// Serves an HTTP connection until the client or the engine ends it, or until the drain ends.
-/// `engine` is the client's end of a connection to the engine with the same principal, and `results`
-/// the memory that the engine has taken for the results on it.
 pub async fn serve<S>(
     stream: S,
-    engine: DuplexStream,
-    results: TakenMemory,
+    clients: Clients,
     options: HttpOptions,
-    drain_end: DrainEnd,
+    drain_end: BoxFuture<'static, ()>,
 ) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let pace = Arc::clone(&options.pace);
     let timeouts = Timeouts {
         header: options.head_time_max,
         idle: options.idle_time_max,
@@ -139,8 +204,8 @@ pub async fn serve<S>(
     let io = HeadCheck::new(watched, Upgrade::default(), Arc::clone(&activity)).strict();
 
     let builder = builder(&options);
-    let (session, relay) = Session::new(engine, results, &options);
-    let exchange = Arc::new(Exchange::new(session, options));
+    let (clients, mut ended) = start_clients(clients, &options);
+    let exchange = Arc::new(Exchange::new(clients.clone(), options));
     let started = Arc::clone(&activity);
     let service = service_fn(move |request: http::Request<_>| {
         let exchange = Arc::clone(&exchange);
@@ -153,17 +218,18 @@ pub async fn serve<S>(
     let connection = builder.serve_connection(TokioIo::new(io), service);
 
     let mut connection = pin!(connection);
-    let mut relay = pin!(relay);
     let mut drain_end = drain_end;
     let mut is_ending = false;
     let result = loop {
         tokio::select! {
             result = connection.as_mut() => break result,
-            // The engine closes the connection when it drains, or when the client's certificate is
-            // revoked. By then it has responded to every request that runs. The client can read
-            // these responses until the drain ends.
-            () = relay.as_mut(), if !is_ending => {
+            // The client can read responses to running requests until the drain ends.
+            end = ended.as_mut(), if !is_ending => {
                 connection.as_mut().graceful_shutdown();
+                if end == ConnectionEnd::Unauthenticated {
+                    let _ = timeout(GRACEFUL_CLOSE_MAX, connection.as_mut()).await;
+                    break Ok(());
+                }
                 is_ending = true;
             }
             () = drain_end.as_mut() => break Ok(()),
@@ -181,9 +247,35 @@ pub async fn serve<S>(
         let error = error.downcast_ref::<hyper::Error>();
         // hyper has responded to these heads itself.
         if error.is_some_and(hyper::Error::is_parse_too_large) {
-            pace.count_rejected(431, true);
+            clients.count_invalid_head(431);
         } else if error.is_some_and(hyper::Error::is_parse) {
-            pace.count_rejected(400, true);
+            clients.count_invalid_head(400);
+        }
+    }
+}
+
+/// Starts the clients of a connection. The returned future resolves when the connection must end.
+fn start_clients(
+    clients: Clients,
+    options: &HttpOptions,
+) -> (ConnectionClients, BoxFuture<'static, ConnectionEnd>) {
+    match clients {
+        // The engine closes the connection of a certificate when it drains, or when the certificate
+        // is revoked. By then it has responded to every request that runs.
+        Clients::Certificate(link) => {
+            let (client, relay) = Client::new(link, options);
+            let ended = async move {
+                relay.await;
+                ConnectionEnd::Closed
+            };
+            let clients = ConnectionClients::Certificate(Arc::new(client));
+            (clients, Box::pin(ended))
+        }
+        Clients::Bearer(bearers) => {
+            let clients = Arc::new(BearerClients::new(bearers, options.clone()));
+            let ended = Arc::clone(&clients);
+            let ended = async move { ended.ended().await };
+            (ConnectionClients::Bearer(clients), Box::pin(ended))
         }
     }
 }

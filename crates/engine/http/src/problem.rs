@@ -2,11 +2,14 @@
 
 use bytes::Bytes;
 use http::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use http::{Response, StatusCode};
 use sealwire_wire::{DetailValue, ErrorCode, RpcError};
 use serde_json::{Map, Value, json};
+
+use crate::AuthenticationError;
 
 /// Media type of a problem document.
 pub(crate) const PROBLEM: &str = "application/problem+json";
@@ -40,6 +43,8 @@ pub(crate) struct Problem {
     pub(crate) closes: bool,
     /// The `Allow` header of a wrong verb.
     pub(crate) allowed: Option<&'static str>,
+    /// The `WWW-Authenticate` header of a request without a valid token.
+    pub(crate) challenge: Option<String>,
 }
 
 impl From<RpcError> for Problem {
@@ -50,6 +55,7 @@ impl From<RpcError> for Problem {
             is_rejected_here: false,
             closes: false,
             allowed: None,
+            challenge: None,
         }
     }
 }
@@ -76,6 +82,7 @@ impl Problem {
             is_rejected_here: true,
             closes: false,
             allowed: None,
+            challenge: None,
         }
     }
 
@@ -94,7 +101,51 @@ impl Problem {
 
     /// Returns true if a client that follows the protocol never gets the problem.
     pub(crate) fn is_fault_of_sender(&self) -> bool {
-        self.is_rejected_here && self.error.code != ErrorCode::Overloaded
+        self.is_rejected_here
+            && !matches!(
+                self.error.code,
+                ErrorCode::Overloaded | ErrorCode::Unavailable
+            )
+    }
+
+    /// Creates the problem of a request that is rejected before it reaches the engine.
+    pub(crate) fn rejected_here(error: RpcError) -> Self {
+        Self {
+            is_rejected_here: true,
+            ..error.into()
+        }
+    }
+
+    /// Creates the problem of a request without a token, on a connection without a certificate. A
+    /// request that does not try to authenticate gets no error code (RFC 6750, section 3).
+    pub(crate) fn no_token() -> Self {
+        let detail = "send a token in the header Authorization: Bearer TOKEN, or connect with a client certificate";
+        Self {
+            challenge: Some("Bearer realm=\"sealwire\"".to_owned()),
+            ..Self::rejected_here(RpcError::new(ErrorCode::Unauthenticated, detail))
+        }
+    }
+
+    /// Creates the problem of a request whose token is not accepted.
+    pub(crate) fn unauthenticated(error: AuthenticationError) -> Self {
+        match error {
+            AuthenticationError::Invalid(why) => Self {
+                challenge: Some(format!(
+                    "Bearer realm=\"sealwire\", error=\"invalid_token\", error_description=\"{why}\""
+                )),
+                ..Self::rejected_here(RpcError::new(ErrorCode::Unauthenticated, why))
+            },
+            AuthenticationError::Unavailable(why) => {
+                Self::rejected_here(RpcError::new(ErrorCode::Unavailable, why))
+            }
+            AuthenticationError::Limited { retry_after } => {
+                let pause = u32::try_from(retry_after.as_millis()).unwrap_or(u32::MAX);
+                let detail = "too many requests of this address had no valid token";
+                Self::rejected_here(
+                    RpcError::new(ErrorCode::Overloaded, detail).retry_after_ms(pause.max(1)),
+                )
+            }
+        }
     }
 
     /// Creates the problem of a verb that a path does not have.
@@ -115,6 +166,7 @@ impl Problem {
             status,
             error,
             allowed,
+            challenge,
             is_rejected_here: _,
             closes: _,
         } = self;
@@ -150,6 +202,9 @@ impl Problem {
             // The header has whole seconds. A client that wants less reads `retry_after_ms`.
             headers.insert(RETRY_AFTER, u64::from(pause).div_ceil(1_000).max(1).into());
         }
+        if let Some(challenge) = challenge.and_then(|text| HeaderValue::try_from(text).ok()) {
+            headers.insert(WWW_AUTHENTICATE, challenge);
+        }
         if let Some(verb) = allowed {
             headers.insert(ALLOW, HeaderValue::from_static(verb));
         }
@@ -167,5 +222,48 @@ pub(crate) fn detail_value(value: &DetailValue) -> Value {
                 json!({"path": error.path, "code": error.code.name(), "detail": error.message})
             })
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn challenges_follow_the_reason() {
+        let invalid = AuthenticationError::Invalid("the token expired".into());
+        let unavailable = AuthenticationError::Unavailable("no keys".into());
+        let limited = AuthenticationError::Limited {
+            retry_after: Duration::from_millis(1_200),
+        };
+        for (problem, status, challenge, retry) in [
+            (
+                Problem::no_token(),
+                401,
+                Some("Bearer realm=\"sealwire\""),
+                None,
+            ),
+            (
+                Problem::unauthenticated(invalid),
+                401,
+                Some(
+                    "Bearer realm=\"sealwire\", error=\"invalid_token\", error_description=\"the token expired\"",
+                ),
+                None,
+            ),
+            (Problem::unauthenticated(unavailable), 503, None, None),
+            (Problem::unauthenticated(limited), 429, None, Some("2")),
+        ] {
+            let response = problem.into_response();
+            let header = |name| {
+                let value = response.headers().get(name);
+                value.map(|value| value.to_str().unwrap())
+            };
+            assert_eq!(response.status().as_u16(), status);
+            assert_eq!(header(WWW_AUTHENTICATE), challenge, "{status}");
+            assert_eq!(header(RETRY_AFTER), retry, "{status}");
+        }
     }
 }

@@ -190,6 +190,11 @@ impl Session {
             .await
             .unwrap_or_else(|_| Err(self.closed.not_run()))
     }
+
+    /// Returns true after the connection has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.requests.is_closed()
+    }
 }
 
 /// Cancels a request whose response nobody waits for any more.
@@ -317,21 +322,9 @@ mod tests {
 
     use sealwire_wire::response;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::sync::Semaphore;
-    use tokio::time::Instant;
 
     use super::*;
-    use crate::{Memory, Pace, Permits, ResultMemory};
-
-    struct NoPace;
-
-    impl Pace for NoPace {
-        fn count_rejected(&self, _status: u16, _is_fault_of_sender: bool) {}
-
-        fn pause(&self) -> Option<Instant> {
-            None
-        }
-    }
+    use crate::{Memory, ResultMemory};
 
     /// A session, the future that moves its messages, the engine's end, and the memory of results,
     /// of which one principal can have 15 KiB.
@@ -355,12 +348,6 @@ mod tests {
             body_time_max: Duration::from_secs(60),
             write_time_max: Duration::from_secs(60),
             streams_max: 100,
-            body_memory: memory.body_account(&principal),
-            conversions: Permits {
-                all: Arc::new(Semaphore::new(1)),
-                principal: Arc::new(Semaphore::new(1)),
-            },
-            pace: Arc::new(NoPace),
             spawn: Arc::new(|task| drop(tokio::spawn(task))),
         };
         let (session, relay) = Session::new(client, taken, &options);

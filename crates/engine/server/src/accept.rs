@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,10 +14,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use crate::certificates::ConnectionRegistry;
+use crate::certificates::{ConnectionGuard, ConnectionRegistry};
 use crate::connection::{self, Peer, PrincipalState};
 use crate::error::StartError;
 use crate::network_scheduler::{Flow, NetworkScheduler, NetworkSlice, SlicedStream};
+use crate::origins::{OriginEntry, Origins};
 use crate::shutdown::Shutdown;
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
@@ -88,6 +89,32 @@ pub(crate) trait Serve: Clone + Send + Sync + 'static {
     fn serve<S>(self, peer: Peer, stream: S, shutdown: Shutdown) -> impl Future<Output = ()> + Send
     where
         S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static;
+
+    /// Returns the origins of clients without a certificate. `None`: every client needs a
+    /// certificate.
+    fn origins(&self) -> Option<&Arc<Origins>> {
+        None
+    }
+
+    /// Serves one connection of a client without a certificate until it ends. Called only if there
+    /// are [`Serve::origins`].
+    fn serve_without_certificate<S>(
+        self,
+        origin: OriginEntry,
+        stream: S,
+    ) -> impl Future<Output = ()> + Send
+    where
+        S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
+    {
+        drop((origin, stream));
+        std::future::ready(())
+    }
+}
+
+/// A client whose handshake is complete.
+enum HandshakenClient {
+    Certificate(Principal, ConnectionGuard, PrincipalEntry),
+    NoCertificate(OriginEntry),
 }
 
 impl Serve for Arc<Engine> {
@@ -160,7 +187,9 @@ impl<T: Serve> Acceptor<T> {
                 _ = self.drains.wait_for(|draining| *draining) => return,
             };
             match accepted {
-                Ok((stream, _)) => self.spawn_connection(stream, handshake, &nameless),
+                Ok((stream, address)) => {
+                    self.spawn_connection(stream, address.ip(), handshake, &nameless);
+                }
                 Err(error) => {
                     if let Some(suppressed) = accept_errors.record(std::time::Instant::now()) {
                         tracing::warn!(%error, suppressed, "cannot accept a connection; if the process has too many open files, raise LimitNOFILE");
@@ -185,6 +214,7 @@ impl<T: Serve> Acceptor<T> {
     fn spawn_connection(
         &self,
         stream: TcpStream,
+        address: IpAddr,
         handshake: OwnedSemaphorePermit,
         nameless: &Arc<LogThrottle>,
     ) {
@@ -209,7 +239,11 @@ impl<T: Serve> Acceptor<T> {
             let limit = Duration::from_millis(engine.limits.handshake_ms_max);
             let authenticated = async {
                 let handshake_config = registry.handshake_config();
-                let tls = TlsAcceptor::from(with_protocols(&handshake_config.config, T::ALPN));
+                let config = match service.origins() {
+                    Some(_) => &handshake_config.config_without_certificate,
+                    None => &handshake_config.config,
+                };
+                let tls = TlsAcceptor::from(with_protocols(config, T::ALPN));
                 let accepted = tokio::select! {
                     accepted = timeout(limit, tls.accept(SlicedStream(stream)).into_fallible()) => accepted,
                     _ = drains.wait_for(|draining| *draining) => return None,
@@ -232,6 +266,13 @@ impl<T: Serve> Acceptor<T> {
                 drop(handshake);
 
                 let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+                if let (true, Some(origins)) = (certificates.is_empty(), service.origins()) {
+                    let Some(entry) = origins.register(address) else {
+                        metrics.connection(ConnectionOutcome::OriginRefused);
+                        return None;
+                    };
+                    return Some((stream, HandshakenClient::NoCertificate(entry)));
+                }
                 let identity = engine.decider.identity();
                 let principal = certificates
                     .first()
@@ -254,22 +295,30 @@ impl<T: Serve> Acceptor<T> {
                     metrics.connection(ConnectionOutcome::PrincipalRefused);
                     return None;
                 };
-                Some((stream, principal, guard, entry))
+                let client = HandshakenClient::Certificate(principal, guard, entry);
+                Some((stream, client))
             };
-            let Some((stream, principal, guard, entry)) = handshaking.run(authenticated).await
-            else {
+            let Some((stream, client)) = handshaking.run(authenticated).await else {
                 return;
             };
             metrics.connection(ConnectionOutcome::Accepted);
             let _open = OpenConnection::new(&metrics);
-            let peer = Peer {
-                principal,
-                state: Arc::clone(&entry.state),
-            };
-            let share = Arc::clone(&entry.state.network);
-            share
-                .run(service.serve(peer, stream, Shutdown::new(drains, guard.disconnected())))
-                .await;
+            match client {
+                HandshakenClient::Certificate(principal, guard, entry) => {
+                    let peer = Peer {
+                        principal,
+                        state: Arc::clone(&entry.state),
+                    };
+                    let share = Arc::clone(&entry.state.network);
+                    let shutdown = Shutdown::new(drains, guard.disconnected());
+                    share.run(service.serve(peer, stream, shutdown)).await;
+                }
+                HandshakenClient::NoCertificate(entry) => {
+                    let share = Arc::clone(entry.network());
+                    let serving = service.serve_without_certificate(entry, stream);
+                    share.run(serving).await;
+                }
+            }
         });
     }
 }
@@ -361,7 +410,7 @@ impl Principals {
     /// Counts a connection of a principal until the returned entry is dropped. `new` creates the
     /// state of a principal without connections. Returns `None` if the principal has `max`
     /// connections.
-    fn register(
+    pub(crate) fn register(
         self: &Arc<Self>,
         principal: &Principal,
         max: usize,
@@ -390,10 +439,10 @@ impl Principals {
 }
 
 /// Counts one connection of a principal until it is dropped. The last one removes the principal.
-struct PrincipalEntry {
+pub(crate) struct PrincipalEntry {
     principals: Arc<Principals>,
     principal: Principal,
-    state: Arc<PrincipalState>,
+    pub(crate) state: Arc<PrincipalState>,
 }
 
 impl Drop for PrincipalEntry {

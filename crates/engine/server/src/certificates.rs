@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::tls::{self, CertificateInfo, ExpiryStage, Files, Loaded, TlsError, second};
-pub(crate) use connection_registry::ConnectionRegistry;
+pub(crate) use connection_registry::{ConnectionGuard, ConnectionRegistry};
 use sealwire_settings::{Config, ControlListen, Tls};
 use sealwire_telemetry::metrics::{CertificateLabel, Metrics, ReloadLabel};
 use sealwire_telemetry::{Condition, Telemetry};

@@ -40,7 +40,7 @@ use crate::http_on_rpc;
 use crate::network_scheduler::{Flow, NetworkScheduler};
 use crate::shutdown::Shutdown;
 use audit::UnstartedRequest;
-use pace::Pace;
+pub(crate) use pace::Pace;
 use reader::Reader;
 use responses::{Outgoing, write_responses};
 use sealwire_access::Principal;

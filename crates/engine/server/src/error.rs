@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use sealwire_audit::JournalError;
 use sealwire_engine::jobs::error::RequestFailure;
 use sealwire_engine::kek::KekError;
+use sealwire_service::bearer::IssuerError;
 use sealwire_store::StoreError;
 
 use crate::tls::TlsError;
@@ -31,6 +32,9 @@ pub enum StartError {
     /// Certificates or keys of TLS are invalid.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The keys of a token issuer cannot be read.
+    #[error(transparent)]
+    Issuer(#[from] IssuerError),
     /// The address is in use, not an address of this machine, or its port requires privileges.
     #[error("{key}: cannot listen on {address}: {source}")]
     Bind {

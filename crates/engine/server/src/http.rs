@@ -1,8 +1,9 @@
-//! Serves HTTP connections. Each of them has a connection inside the process, on which it is a
-//! client of the engine.
+//! Serves HTTP connections. Each principal on one of them has a connection inside the process, on
+//! which it is a client of the engine.
 //!
 //! The engine serves that connection as it serves those of the data listener, under the principal
-//! of the client certificate. HTTP adds only the translation, in [`sealwire_http`].
+//! of the client certificate or of a bearer token ([`crate::bearers`]). HTTP adds only the
+//! translation, in [`sealwire_http`].
 //!
 //! Two limits therefore apply twice. A request counts as in flight on the connection inside the
 //! process, and as a stream of the HTTP/2 connection. Memory counts in the quota of the scheduler,
@@ -13,15 +14,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire_engine::engine::Engine;
-use sealwire_http::{DrainEnd, HttpOptions, Memory, Pace, Permits, PrincipalMemory};
+use sealwire_http::{
+    Bearers, BoxFuture, ClientLink, Clients, HttpOptions, Memory, Pace, Permits, PrincipalMemory,
+    ResultMemory,
+};
+use sealwire_service::http_server::stall::Spawn;
 use sealwire_settings::Config;
 use sealwire_telemetry::metrics::HttpStatusLabel;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::accept::Serve;
+use crate::accept::{PrincipalEntry, Serve};
+use crate::bearers::{BearerAuthentication, ConnectionBearers};
 use crate::connection::{self, Peer, PrincipalState};
+use crate::network_scheduler::Flow;
+use crate::origins::{OriginEntry, Origins};
 use crate::shutdown::Shutdown;
 
 /// Buffer of the connection inside the process, in bytes and per direction.
@@ -35,6 +43,9 @@ const CONVERSIONS_MAX: usize = 4;
 struct PrincipalPace {
     state: Arc<PrincipalState>,
     engine: Arc<Engine>,
+    /// Keeps the state of the principal while its requests or responses hold memory, also after its
+    /// connection inside the process has ended. `None`: the connection of its certificate does.
+    _entry: Option<Arc<PrincipalEntry>>,
 }
 
 impl Pace for PrincipalPace {
@@ -68,35 +79,73 @@ pub(crate) struct HttpService {
     memory: Memory,
     /// Threads for conversions of long documents, for all clients together.
     conversions: Arc<Semaphore>,
+    /// `None`: every client needs a certificate.
+    bearers: Option<BearerAuthentication>,
+}
+
+/// A connection inside the process: the end of the HTTP listener, and that of the engine with the
+/// memory for its results.
+pub(crate) struct EngineLink {
+    pub(crate) client: ClientLink,
+    pub(crate) engine: DuplexStream,
+    pub(crate) results: ResultMemory,
 }
 
 impl HttpService {
-    pub(crate) fn new(engine: &Arc<Engine>, config: &Config) -> Self {
+    pub(crate) fn new(
+        engine: &Arc<Engine>,
+        config: &Config,
+        bearers: Option<BearerAuthentication>,
+    ) -> Self {
         let bytes = usize::try_from(config.schedule.memory_bytes()).unwrap_or(usize::MAX);
         let limits = &config.limits;
         Self {
             engine: Arc::clone(engine),
             memory: Memory::new(bytes, limits.message_bytes_max, limits.reply_bytes_max),
             conversions: Arc::new(Semaphore::new(CONVERSIONS_MAX)),
+            bearers,
         }
     }
-}
 
-impl Serve for HttpService {
-    const ALPN: &'static [&'static [u8]] = &sealwire_http::ALPN;
-
-    async fn serve<S>(self, peer: Peer, stream: S, shutdown: Shutdown)
-    where
-        S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
-    {
-        let limits = &self.engine.limits;
-        let network = Arc::clone(&peer.state.network);
-        let shared = peer.state.http.get_or_init(|| PrincipalHttp {
+    /// Creates a connection inside the process for a principal. `entry` keeps the principal's state
+    /// if no other connection does.
+    pub(crate) fn link(
+        &self,
+        state: &Arc<PrincipalState>,
+        entry: Option<Arc<PrincipalEntry>>,
+    ) -> EngineLink {
+        let shared = state.http.get_or_init(|| PrincipalHttp {
             memory: self.memory.of_principal(),
             conversions: Arc::new(Semaphore::new(1)),
         });
         let (results, taken) = self.memory.result_memory(&shared.memory);
-        let options = HttpOptions {
+        let (http, pipe) = tokio::io::duplex(PIPE_BYTES);
+        let client = ClientLink {
+            engine: http,
+            results: taken,
+            body_memory: self.memory.body_account(&shared.memory),
+            conversions: Permits {
+                all: Arc::clone(&self.conversions),
+                principal: Arc::clone(&shared.conversions),
+            },
+            pace: Arc::new(PrincipalPace {
+                state: Arc::clone(state),
+                engine: Arc::clone(&self.engine),
+                _entry: entry,
+            }),
+            spawn: spawner(&state.network),
+        };
+        EngineLink {
+            client,
+            engine: pipe,
+            results,
+        }
+    }
+
+    /// Returns the options of a connection whose tasks use this share of the network threads.
+    fn options(&self, network: &Arc<Flow>) -> HttpOptions {
+        let limits = &self.engine.limits;
+        HttpOptions {
             body_bytes_max: limits.message_bytes_max,
             discard_bytes_max: limits.discard_bytes_max,
             depth_max: limits.depth_max as usize,
@@ -106,32 +155,63 @@ impl Serve for HttpService {
             body_time_max: Duration::from_millis(limits.message_ms_max),
             write_time_max: Duration::from_millis(limits.write_stall_ms_max),
             streams_max: u32::try_from(limits.in_flight_per_connection_max).unwrap_or(u32::MAX),
-            body_memory: self.memory.body_account(&shared.memory),
-            conversions: Permits {
-                all: self.conversions,
-                principal: Arc::clone(&shared.conversions),
-            },
-            pace: Arc::new(PrincipalPace {
-                state: Arc::clone(&peer.state),
-                engine: Arc::clone(&self.engine),
-            }),
-            spawn: Arc::new(move |task| drop(tokio::spawn(Arc::clone(&network).run(task)))),
-        };
-        let drain = Duration::from_millis(limits.drain_ms_max + limits.write_stall_ms_max);
-        let drain_end = drain_end(shutdown.clone(), drain);
-        let (http, pipe) = tokio::io::duplex(PIPE_BYTES);
-        tokio::join!(
-            sealwire_http::serve(stream, http, taken, options, drain_end),
-            connection::serve_http(self.engine, peer, pipe, shutdown, results),
-        );
+            spawn: spawner(network),
+        }
+    }
+
+    /// Returns a future that resolves when clients must have read their responses after shutdown has
+    /// started. Requests that the engine stopped at the end of its drain have their responses by
+    /// then.
+    fn drain_end(&self, mut shutdown: Shutdown) -> BoxFuture<'static, ()> {
+        let limits = &self.engine.limits;
+        let time = Duration::from_millis(limits.drain_ms_max + limits.write_stall_ms_max);
+        Box::pin(async move {
+            shutdown.started().await;
+            tokio::time::sleep(time).await;
+        })
     }
 }
 
-/// Returns a future that resolves `time` after shutdown has started. Requests that the engine
-/// stopped at the end of its drain have their responses by then.
-fn drain_end(mut shutdown: Shutdown, time: Duration) -> DrainEnd {
-    Box::pin(async move {
-        shutdown.started().await;
-        tokio::time::sleep(time).await;
-    })
+/// Returns a function that spawns tasks with this share of the network threads.
+fn spawner(network: &Arc<Flow>) -> Spawn {
+    let network = Arc::clone(network);
+    Arc::new(move |task| drop(tokio::spawn(Arc::clone(&network).run(task))))
+}
+
+impl Serve for HttpService {
+    const ALPN: &'static [&'static [u8]] = &sealwire_http::ALPN;
+
+    async fn serve<S>(self, peer: Peer, stream: S, shutdown: Shutdown)
+    where
+        S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
+    {
+        let options = self.options(&peer.state.network);
+        let drain_end = self.drain_end(shutdown.clone());
+        let link = self.link(&peer.state, None);
+        let clients = Clients::Certificate(link.client);
+        tokio::join!(
+            sealwire_http::serve(stream, clients, options, drain_end),
+            connection::serve_http(self.engine, peer, link.engine, shutdown, link.results),
+        );
+    }
+
+    fn origins(&self) -> Option<&Arc<Origins>> {
+        self.bearers.as_ref().map(|bearers| &bearers.origins)
+    }
+
+    async fn serve_without_certificate<S>(self, origin: OriginEntry, stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
+    {
+        let Some(shared) = self.bearers.clone() else {
+            return;
+        };
+        let options = self.options(origin.network());
+        let drain_end = self.drain_end(shared.shutdown());
+        let engine = Arc::clone(&self.engine);
+        let bearers = Arc::new(ConnectionBearers::new(self, engine, shared, origin));
+        let clients = Clients::Bearer(Arc::clone(&bearers) as Arc<dyn Bearers>);
+        sealwire_http::serve(stream, clients, options, drain_end).await;
+        bearers.wait_for_sessions().await;
+    }
 }

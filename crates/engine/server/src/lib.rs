@@ -5,6 +5,7 @@
 
 mod accept;
 mod admin;
+mod bearers;
 mod certificates;
 pub mod connection;
 mod control;
@@ -12,6 +13,7 @@ mod error;
 mod http;
 mod http_on_rpc;
 pub mod network_scheduler;
+mod origins;
 pub mod runtime;
 pub mod server;
 pub mod shutdown;

@@ -27,9 +27,11 @@ use sealwire_store::StoreError;
 use sealwire_telemetry::{Condition, Phase, Telemetry};
 
 use crate::admin;
+use crate::bearers::BearerAuthentication;
 use crate::certificates::{Certificates, ConnectionRegistry, Reload};
 use crate::control::{ControlServer, ControlService};
 use crate::network_scheduler::NetworkScheduler;
+use crate::origins::Origins;
 use crate::tls::TlsError;
 use sealwire_engine::apps::Apps;
 use sealwire_engine::audit::Audit;
@@ -40,6 +42,7 @@ use sealwire_engine::key_warmer::KeyWarmer;
 use sealwire_engine::stores::{Access, Stores};
 use sealwire_engine::sweeper::Sweeper;
 use sealwire_service::admin_server::AdminServer;
+use sealwire_service::bearer::{TokenVerifier, UnixClock};
 use sealwire_service::spans::{Service, Traces};
 use sealwire_settings::{Config, ControlListen};
 use sealwire_telemetry::metrics::AppGauges;
@@ -73,6 +76,8 @@ pub struct Server {
     config: Config,
     certificates: Reload,
     background_tasks: Vec<JoinHandle<()>>,
+    /// `None` if the configuration names no issuer of tokens.
+    verifier: Option<Arc<TokenVerifier>>,
     /// Ends without an abort when the engine drains.
     sweeping: Option<JoinHandle<()>>,
     connections: Arc<Semaphore>,
@@ -209,6 +214,7 @@ impl Server {
             .readiness
             .set(Condition::Unsealed, !apps.is_sealed());
         let (certificates, reload) = Certificates::load(config, &telemetry)?;
+        let verifier = open_verifier(config)?;
 
         let listener = config
             .listen
@@ -300,8 +306,18 @@ impl Server {
         };
 
         let data = listener.map(|bound| shared.start(bound, Arc::clone(&engine)));
-        let http =
-            http_listener.map(|bound| shared.start(bound, HttpService::new(&engine, config)));
+        let bearers = verifier.as_ref().map(|verifier| BearerAuthentication {
+            verifier: Arc::clone(verifier),
+            origins: Origins::new(&config.limits, &network),
+            principals: Arc::clone(&shared.principals),
+            network: network.clone(),
+            drains: shared.drains.clone(),
+            rejections: Arc::default(),
+        });
+        let http = http_listener.map(|bound| {
+            let service = HttpService::new(&engine, config, bearers);
+            shared.start(bound, service)
+        });
 
         let root = RootAdmin::new(apps.control().clone(), Arc::clone(&unsealer));
         let control = control.map(|(bound, registry, callers)| {
@@ -365,6 +381,12 @@ impl Server {
                 unsealer,
             ))
         });
+        let issuer_key_loading = verifier.clone().map(|verifier| {
+            let watch = Some(config.tls.watch_s).filter(|watch_s| *watch_s > 0);
+            let metrics = Arc::clone(&telemetry.metrics);
+            let report = move |failing| metrics.set_failing_issuers(failing);
+            tokio::spawn(verifier.run(watch.map(Duration::from_secs), report))
+        });
         let recorder = Arc::clone(&engine);
 
         let audit_flushing = tokio::spawn(async move { recorder.audit.flush_periodically().await });
@@ -379,6 +401,7 @@ impl Server {
             draining,
             config: config.clone(),
             certificates: reload,
+            verifier,
             background_tasks: [
                 state_watching,
                 cache_aging,
@@ -390,6 +413,7 @@ impl Server {
             ]
             .into_iter()
             .chain(start_completing)
+            .chain(issuer_key_loading)
             .collect(),
             sweeping,
             connections,
@@ -424,14 +448,16 @@ impl Server {
     }
 
     /// Applies the settings that need no restart: certificates, revocation lists and the other
-    /// settings of `[tls]`, and the certificate files of `[control]`.
+    /// settings of `[tls]`, and the certificate files of `[control]`. Also reads the files with keys
+    /// of token issuers again.
     ///
     /// Returns after every connected client was verified against the new files. The result names
     /// the changed settings that take effect only after a restart.
     ///
     /// # Errors
     ///
-    /// The error of the files. In this case nothing has changed.
+    /// The error of the files. In this case nothing has changed, except that the certificates are in
+    /// use if the keys of an issuer cannot be read.
     pub async fn reload(&self, config: &Config) -> Result<Vec<&'static str>, TlsError> {
         let control = self
             .config
@@ -451,6 +477,12 @@ impl Server {
         self.certificates
             .reload(config.tls.clone(), control)
             .await?;
+        if let Some(verifier) = &self.verifier {
+            verifier
+                .reload_files()
+                .await
+                .map_err(TlsError::IssuerKeys)?;
+        }
         Ok(self.config.needs_restart_for(config))
     }
 
@@ -515,6 +547,15 @@ impl Server {
         .await;
         tracing::info!("stopped");
     }
+}
+
+/// Creates the verifier of bearer tokens, if there are issuers.
+fn open_verifier(config: &Config) -> Result<Option<Arc<TokenVerifier>>, StartError> {
+    let issuers = &config.issuers.0;
+    if issuers.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(TokenVerifier::open(issuers, UnixClock::system())?))
 }
 
 /// Grants the configured administrators their role if this is the first start on the store.

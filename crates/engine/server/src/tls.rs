@@ -1,5 +1,7 @@
-//! Builds the TLS settings of the listeners from files. Listeners use TLS 1.3 by default, always
-//! require a client certificate, and prefer post-quantum key exchange.
+//! Builds the TLS settings of the listeners from files. Listeners use TLS 1.3 by default, require a
+//! client certificate, and prefer post-quantum key exchange. Only the HTTP listener does without a
+//! certificate, if an issuer of tokens is configured; a certificate that a client sends is verified in
+//! any case.
 //!
 //! Every error names the file and the correction. ALPN is not used, because each listener speaks
 //! one protocol. This module caches nothing. When the files change, they are loaded in the same
@@ -26,9 +28,10 @@ use std::sync::Arc;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::server::{ClientCertVerifierBuilder, NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
+use sealwire_service::bearer::IssuerError;
 use sealwire_service::tls_files::{self, PemError};
 use sealwire_service::trusted_file::Exposure;
 use time::OffsetDateTime;
@@ -45,6 +48,9 @@ use sealwire_telemetry::metrics::CertificateLabel;
 pub struct ServerTls {
     /// Configuration for `tokio_rustls::TlsAcceptor`.
     pub config: Arc<ServerConfig>,
+    /// The same for a listener whose clients can authenticate their requests instead: a client can
+    /// send no certificate, but not an invalid one.
+    pub config_without_certificate: Arc<ServerConfig>,
     /// Verifies client certificates in handshakes, and again while clients are connected.
     pub verifier: Arc<dyn ClientCertVerifier>,
 }
@@ -157,6 +163,9 @@ pub enum TlsError {
     /// The files change at every read, or cannot be read.
     #[error("tls: the files keep changing while they are read; retry when they are complete")]
     Restless,
+    /// The file with the keys of a token issuer cannot be used.
+    #[error("{0}; the earlier keys stay in use")]
+    IssuerKeys(IssuerError),
     /// The TLS library rejects the combination.
     #[error("tls: {0}")]
     Library(String),
@@ -380,20 +389,28 @@ impl<'a> Server<'a> {
         clients: &Clients<'_>,
         infos: &mut Vec<CertificateInfo>,
     ) -> Result<ServerTls, TlsError> {
-        let verifier = client_verifier(files, clients, self.provider, infos)?;
+        let builder = client_verifier(files, clients, self.provider, infos)?;
+        let optional = builder.clone().allow_unauthenticated();
+        let verifier = builder.build().map_err(library_error)?;
+        let optional = optional.build().map_err(library_error)?;
+        Ok(ServerTls {
+            config: self.config(Arc::clone(&verifier))?,
+            config_without_certificate: self.config(optional)?,
+            verifier,
+        })
+    }
+
+    fn config(&self, verifier: Arc<dyn ClientCertVerifier>) -> Result<Arc<ServerConfig>, TlsError> {
         let mut config = ServerConfig::builder_with_provider(Arc::clone(self.provider))
             .with_protocol_versions(self.versions)
             .map_err(library_error)?
-            .with_client_cert_verifier(Arc::clone(&verifier))
+            .with_client_cert_verifier(verifier)
             .with_single_cert(self.chain.clone(), self.key.clone_key())
             .map_err(library_error)?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         config.max_early_data_size = 0;
-        Ok(ServerTls {
-            config: Arc::new(config),
-            verifier,
-        })
+        Ok(Arc::new(config))
     }
 }
 
@@ -406,7 +423,7 @@ fn client_verifier(
     clients: &Clients<'_>,
     provider: &Arc<CryptoProvider>,
     infos: &mut Vec<CertificateInfo>,
-) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+) -> Result<ClientCertVerifierBuilder, TlsError> {
     let (key, file, label) = clients.ca;
     let mut roots = RootCertStore::empty();
     for (index, authority) in certificates(files, key, file)?.into_iter().enumerate() {
@@ -430,7 +447,7 @@ fn client_verifier(
         }
         builder = builder.with_crls(lists).only_check_end_entity_revocation();
     }
-    builder.build().map_err(library_error)
+    Ok(builder)
 }
 
 /// Adds a certificate that is not in the list yet. The control listener can use the same

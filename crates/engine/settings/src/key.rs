@@ -25,14 +25,15 @@ pub(crate) const WEIGHTS: Kind = Kind::List(&ListKind {
     is_valid: are_weights,
 });
 
-/// A list of principals.
+/// A list of principals of the control listener, which accepts no tokens.
 pub(crate) const PRINCIPALS: Kind = Kind::List(&ListKind {
     takes: "a list of texts",
-    expected: "must be a list of names, such as [\"operator.internal\", \"cn:operator\", \"spiffe://org/operator\"]",
+    expected: "must be a list of names in certificates, such as [\"operator.internal\", \"cn:operator\", \"spiffe://org/operator\"]",
     is_valid: |names| {
-        names
-            .iter()
-            .all(|name| Principal::from_text(name).is_some())
+        names.iter().all(|name| {
+            Principal::from_text(name)
+                .is_some_and(|principal| principal.kind() != PrincipalKind::Jwt)
+        })
     },
 });
 
@@ -66,6 +67,8 @@ pub(super) fn caller(name: &str) -> Option<Caller> {
         (PrincipalKind::Spiffe, name.to_owned())
     } else if let Some(name) = name.strip_prefix("cn:") {
         (PrincipalKind::CommonName, name.to_owned())
+    } else if let Some(name) = name.strip_prefix("jwt:") {
+        (PrincipalKind::Jwt, name.to_owned())
     } else {
         (PrincipalKind::Dns, name.to_ascii_lowercase())
     };

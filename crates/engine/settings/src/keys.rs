@@ -6,12 +6,17 @@
 use sealwire_service::keys;
 use sealwire_service::settings::{Form, Key, Kind, Literal, Schema, Section};
 
+use crate::issuer::{ALGORITHMS, AUDIENCES};
 use crate::key::{IDENTITY, PRINCIPALS, ROLES, WEIGHTS};
 use crate::limits;
 
-/// Returns every key, in the order of the reference.
+/// Returns every key that an environment variable can override, in the order of the reference. These
+/// are all keys but those of sections that a file can contain several times.
 pub fn all() -> impl Iterator<Item = &'static Key> {
-    SECTIONS.iter().flat_map(|section| section.keys)
+    SECTIONS
+        .iter()
+        .filter(|section| section.form == Form::Table)
+        .flat_map(|section| section.keys)
 }
 
 /// Returns the environment variable that overrides a key.
@@ -44,7 +49,34 @@ const SECTIONS: &[Section] = &[
         doc: "HTTP and JSON for the requests of the data listener: the same principals, roles, limits and audit records.",
         keys: keys!("http":
             "address", Kind::OptionalAddress, Literal::Text(""),
-                "Address for HTTPS with client certificates, under the files of `tls`. Empty: not served.";
+                "Address for HTTPS under the files of `tls`. Clients have a certificate of `tls.client_ca`, or a token of an\n`issuer`. Empty: not served.";
+        ),
+    },
+    Section {
+        name: "issuer",
+        form: Form::Named("k8s"),
+        doc: "Issuer of bearer tokens (JWT) for requests over `[http]` without a client certificate. A client is the principal jwt:NAME:CLAIM.",
+        keys: keys!("issuer":
+            "issuer", Kind::Text, Literal::Required("\"https://kubernetes.default.svc.cluster.local\""),
+                "Exact value of the claim `iss`.";
+            "audiences", AUDIENCES, Literal::Required("[\"sealwire\"]"),
+                "Accepted values of the claim `aud`, of which a token must contain one.";
+            "algorithms", ALGORITHMS, Literal::NoEntries,
+                "Accepted algorithms: ES256, ES384, EdDSA, RS256, RS384, RS512, PS256, PS384, PS512. Empty: [\"ES256\", \"RS256\"].";
+            "jwks_file", Kind::OptionalPath, Literal::Text(""),
+                "File with the issuer's public keys (JSON Web Key Set), which others must not be able to change. Read again as the\nfiles of `tls` are. Set this key or `jwks_url`.";
+            "jwks_url", Kind::Text, Literal::Text(""),
+                "https:// URL of the same. Until the first fetch succeeds, tokens of this issuer get 503.";
+            "jwks_ca", Kind::OptionalPath, Literal::Text(""),
+                "PEM file of the authorities of that server. Required for `jwks_url`, since no authority is trusted otherwise.";
+            "jwks_refresh_s", Kind::Number { unit: "s", min: 30, max: 86_400 }, Literal::Number(300),
+                "Time between two fetches of `jwks_url`. A token with an unknown key causes one too, at most each 30 s.";
+            "jwks_stale_s", Kind::Number { unit: "s", min: 60, max: 604_800 }, Literal::Number(86_400),
+                "Maximum age of fetched keys while fetches fail. Older keys are not used, and tokens get 503.";
+            "principal_claim", Kind::Text, Literal::Text("sub"),
+                "Claim that names the client, a text.";
+            "skew_s", Kind::Number { unit: "s", min: 0, max: 300 }, Literal::Number(60),
+                "Tolerance for the clocks of issuer and engine, for the claims `exp` and `nbf`.";
         ),
     },
     Section {
@@ -102,7 +134,7 @@ const SECTIONS: &[Section] = &[
             "key", Kind::Path, Literal::Text("tls/server-key.pem"),
                 "PEM file of its private key. Must not be readable by other users.";
             "client_ca", Kind::Path, Literal::Text("tls/client-ca.pem"),
-                "PEM file of client authorities. Every client needs a certificate.";
+                "PEM file of client authorities. Every client needs a certificate, except for tokens of an `issuer` over `[http]`.";
             "client_crl", Kind::OptionalPath, Literal::Text(""),
                 "PEM file of their revocation lists. Empty: none.";
             "tls12", Kind::Flag, Literal::Flag(false),

@@ -8,6 +8,7 @@
 //! The file overrides the defaults, and the environment overrides the file. Of the process, only
 //! the variables in [`Environment`] are read.
 
+mod issuer;
 mod key;
 pub mod keys;
 mod limits;
@@ -28,6 +29,7 @@ use sealwire_service::spans::Endpoint;
 pub use sealwire_service::spans::Settings as TraceSettings;
 use sealwire_store_postgres::PostgresTls;
 
+pub use issuer::Issuers;
 use key::Values;
 use keys::SCHEMA;
 pub use limits::{CALL_BYTES, Limits};
@@ -41,6 +43,8 @@ pub struct Config {
     pub listen: Listen,
     /// HTTP listener for clients.
     pub http: HttpListen,
+    /// Issuers of bearer tokens for the HTTP listener.
+    pub issuers: Issuers,
     /// The health and metrics listener for operators.
     pub admin: Admin,
     /// The listener on which operators change apps, keys and collections.
@@ -520,9 +524,9 @@ impl Config {
         let variables = environment.0.iter();
         let variables = variables.map(|(name, value)| (name.clone(), value.clone()));
         let Document { values, lines } = SCHEMA.read(text, variables)?;
-        let config = Self::build(&mut Values(values), folder);
-
         let mut problems = Problems::default();
+        let config = Self::build(&mut Values(values), folder, &mut problems);
+
         config.limits.check_rules(&mut problems);
         config.check(&mut problems);
         problems.locate(&lines);
@@ -545,12 +549,16 @@ impl Config {
     /// Returns every default, with paths relative to `folder`.
     pub fn defaults(folder: &Path) -> Self {
         match SCHEMA.read("", []) {
-            Ok(document) => Self::build(&mut Values(document.values), folder),
+            Ok(document) => {
+                let mut values = Values(document.values);
+                Self::build(&mut values, folder, &mut Problems::default())
+            }
             Err(problems) => unreachable!("every key has a valid default: {problems}"),
         }
     }
 
-    fn build(values: &mut Values, folder: &Path) -> Self {
+    /// Converts checked values. Problems are rules that a conversion finds violated.
+    fn build(values: &mut Values, folder: &Path, problems: &mut Problems) -> Self {
         let provider = values.text("kek", "provider");
         let (file, variable) = (
             folder.join(values.text("kek", "file")),
@@ -564,6 +572,7 @@ impl Config {
             http: HttpListen {
                 address: optional_address(values, "http"),
             },
+            issuers: Issuers::take(values, folder, problems),
             admin: Admin {
                 address: address(values, "admin"),
             },
@@ -714,6 +723,12 @@ impl Config {
             ));
         }
         self.check_addresses(problems);
+        if !self.issuers.0.is_empty() && self.http.address.is_none() {
+            problems.push(Problem::new(
+                "http.address",
+                "is empty, and tokens of an issuer are accepted by that listener only. Set it, or remove the tables [issuer.NAME]",
+            ));
+        }
         if let Some(control) = &self.control {
             self.check_control(control, problems);
         }

@@ -11,6 +11,7 @@ impl Config {
         let Self {
             listen,
             http,
+            issuers,
             admin,
             control,
             access,
@@ -41,6 +42,7 @@ impl Config {
         let same = [
             ("listen", *listen == other.listen),
             ("http", *http == other.http),
+            ("issuer", *issuers == other.issuers),
             ("admin", *admin == other.admin),
             ("control", fixed(control) == fixed(&other.control)),
             ("access", *access == other.access),

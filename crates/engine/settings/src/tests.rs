@@ -1,6 +1,7 @@
 use std::collections::HashSet;
 
 use super::*;
+use sealwire_service::bearer::{Algorithm, IssuerOptions, JwksUrl, KeySource};
 use sealwire_service::settings::{FILE_BYTES_MAX, Key, Kind};
 use toml::Value;
 
@@ -33,7 +34,7 @@ fn the_reference_parses_to_the_defaults() {
 #[test]
 fn keys_are_read_and_documented() {
     let mut values = Values(SCHEMA.read("", []).unwrap().values);
-    Config::build(&mut values, Path::new(""));
+    Config::build(&mut values, Path::new(""), &mut Problems::default());
     let is_taken = |section: &Value| section.as_table().unwrap().is_empty();
     assert!(
         values.0.values().all(is_taken),
@@ -230,6 +231,221 @@ fn the_control_listener_is_off_or_closed_to_all_but_operators() {
     );
     assert_eq!(own.client_crl.as_deref(), Some(Path::new("/crl.pem")));
     assert!(own.principals.is_empty());
+}
+
+/// A configuration with an issuer that has these settings.
+fn issuer(settings: &str) -> String {
+    format!("[http]\naddress = \"[::1]:1\"\n[issuer.ci]\n{settings}")
+}
+
+#[test]
+fn issuers_are_tables_with_names() {
+    assert_eq!(parse("", &[]).unwrap().issuers, Issuers::default());
+    let text = issuer(
+        r#"issuer = "https://ci.example"
+        audiences = ["sealwire", "other"]
+        jwks_file = "keys.json"
+        [issuer.k8s]
+        issuer = "https://kubernetes"
+        audiences = ["sealwire"]
+        algorithms = ["EdDSA", "PS384"]
+        jwks_url = "https://kubernetes/keys"
+        jwks_ca = "/ca.pem"
+        jwks_refresh_s = 60
+        jwks_stale_s = 120
+        principal_claim = "client_id"
+        skew_s = 0"#,
+    );
+    let issuers = parse(&text, &[]).unwrap().issuers.0;
+    let [ci, k8s] = &issuers[..] else {
+        panic!("{issuers:?}")
+    };
+    assert_eq!(
+        *ci,
+        IssuerOptions {
+            name: "ci".into(),
+            issuer: "https://ci.example".into(),
+            audiences: vec!["sealwire".into(), "other".into()],
+            algorithms: vec![Algorithm::Es256, Algorithm::Rs256],
+            principal_claim: "sub".into(),
+            skew_s: 60,
+            keys: KeySource::File("/etc/sealwire/keys.json".into()),
+        }
+    );
+    assert_eq!(
+        *k8s,
+        IssuerOptions {
+            name: "k8s".into(),
+            issuer: "https://kubernetes".into(),
+            audiences: vec!["sealwire".into()],
+            algorithms: vec![Algorithm::EdDsa, Algorithm::Ps384],
+            principal_claim: "client_id".into(),
+            skew_s: 0,
+            keys: KeySource::Url {
+                url: JwksUrl::parse("https://kubernetes/keys").unwrap(),
+                ca: "/ca.pem".into(),
+                refresh: Duration::from_secs(60),
+                stale: Duration::from_secs(120),
+            },
+        }
+    );
+}
+
+#[test]
+fn wrong_issuers_are_rejected_by_key() {
+    const GOOD: &str =
+        "issuer = \"https://ci.example\"\naudiences = [\"sealwire\"]\njwks_file = \"keys.json\"\n";
+    parse(&issuer(GOOD), &[]).unwrap();
+    for (from, to, expected) in [
+        (
+            "issuer = \"https://ci.example\"",
+            "",
+            "line 3: issuer.ci.issuer: is missing",
+        ),
+        (
+            "issuer = \"https://ci.example\"",
+            "issuer = \"\"",
+            "issuer.ci.issuer: must be 1 to 1,024 visible",
+        ),
+        (
+            "https://ci.example",
+            "https://ci example",
+            "issuer.ci.issuer: must be 1 to 1,024 visible",
+        ),
+        (
+            "https://ci.example",
+            "\\\"",
+            "issuer.ci.issuer: must be 1 to 1,024 visible",
+        ),
+        (
+            "audiences = [\"sealwire\"]",
+            "",
+            "issuer.ci.audiences: is missing",
+        ),
+        (
+            "[\"sealwire\"]",
+            "[]",
+            "issuer.ci.audiences: must be a list of at least one text",
+        ),
+        (
+            "[\"sealwire\"]",
+            "[\"\"]",
+            "issuer.ci.audiences: must be a list of at least one text",
+        ),
+        (
+            "[\"sealwire\"]",
+            "\"sealwire\"",
+            "issuer.ci.audiences: must be a list of at least one text",
+        ),
+        (
+            "jwks_file",
+            "algorithms = [\"HS256\"]\njwks_file",
+            "issuer.ci.algorithms: must be a list of ES256",
+        ),
+        (
+            "jwks_file",
+            "algorithms = [\"none\"]\njwks_file",
+            "issuer.ci.algorithms: must be a list of ES256",
+        ),
+        (
+            "jwks_file",
+            "algorithms = [\"ES256\", \"ES256\"]\njwks_file",
+            "issuer.ci.algorithms: must be a list of ES256",
+        ),
+        (
+            "jwks_file = \"keys.json\"",
+            "",
+            "issuer.ci.jwks_file: is empty, and so is jwks_url",
+        ),
+        (
+            "jwks_file",
+            "jwks_url = \"https://ci.example\"\njwks_file",
+            "issuer.ci.jwks_url: is set, and so is jwks_file",
+        ),
+        (
+            "jwks_file",
+            "jwks_ca = \"ca.pem\"\njwks_file",
+            "issuer.ci.jwks_ca: is for jwks_url only",
+        ),
+        (
+            "jwks_file = \"keys.json\"",
+            "jwks_url = \"https://ci.example\"",
+            "issuer.ci.jwks_ca: is empty, so the server",
+        ),
+        (
+            "jwks_file = \"keys.json\"",
+            "jwks_url = \"http://ci.example\"\njwks_ca = \"ca.pem\"",
+            "issuer.ci.jwks_url: must be a URL such as https://",
+        ),
+        (
+            "jwks_file",
+            "principal_claim = \"\"\njwks_file",
+            "issuer.ci.principal_claim: must be the name of a claim",
+        ),
+        (
+            "jwks_file",
+            "skew_s = 301\njwks_file",
+            "issuer.ci.skew_s: must be a whole number from 0 to 300 s",
+        ),
+        (
+            "jwks_file",
+            "jwks_refresh_s = 1\njwks_file",
+            "issuer.ci.jwks_refresh_s: must be a whole number from 30",
+        ),
+        (
+            "jwks_file",
+            "claim = \"sub\"\njwks_file",
+            "issuer.ci.claim: unknown key",
+        ),
+    ] {
+        let text = issuer(&GOOD.replacen(from, to, 1));
+        let error = refusal(&text, &[]);
+        assert!(error.contains(expected), "{to}: {error}");
+    }
+    let twice = issuer(GOOD) + "[issuer.again]\n" + GOOD;
+    let error = refusal(&twice, &[]);
+    assert!(
+        error.contains(".issuer: is that of another table too"),
+        "{error}"
+    );
+    let error = refusal(
+        &format!("[issuer.\"a:b\"]\n{GOOD}\n[http]\naddress = \"[::1]:1\""),
+        &[],
+    );
+    assert!(
+        error.contains("the name must be 1 to 64 letters"),
+        "{error}"
+    );
+    let error = refusal(&format!("[issuer.ci]\n{GOOD}"), &[]);
+    assert!(
+        error.contains("http.address: is empty, and tokens"),
+        "{error}"
+    );
+    let error = refusal(&format!("[[issuer]]\n{GOOD}"), &[]);
+    assert!(
+        error.contains("issuer: must be tables: [issuer.NAME]"),
+        "{error}"
+    );
+    // Environment variables cannot name a table.
+    let error = refusal("", &[("SEALWIRE_ISSUER_CI_ISSUER", "x")]);
+    assert!(error.contains("is not the variable of any key"), "{error}");
+}
+
+#[test]
+fn principals_of_tokens_are_not_operators() {
+    for (key, section) in [("principals", "control"), ("administrators", "access")] {
+        let text = format!("[{section}]\n{key} = [\"jwt:ci:operator\"]");
+        let error = refusal(&text, &[]);
+        assert!(
+            error.contains("must be a list of names in certificates"),
+            "{error}"
+        );
+    }
+    let text = "[schedule]\nweights = [\"jwt:ci:a=b=3\"]";
+    let weights = parse(text, &[]).unwrap().schedule.weights;
+    let principal = Principal::from_text("jwt:ci:a=b").unwrap();
+    let key = (principal.kind(), principal.as_str().to_owned());
+    assert_eq!(weights.get(&key), Some(&3));
 }
 
 #[test]

@@ -44,7 +44,7 @@ pub use sweeps::{SweepAction, SweepMetrics, SweepOutcome};
 type Read<T> = Box<dyn Fn() -> T + Send + Sync>;
 
 pub use labels::{
-    AgreementLabel, CancelReason, CertificateLabel, ClassLabel, ConnectionOutcome,
+    AgreementLabel, BearerOutcome, CancelReason, CertificateLabel, ClassLabel, ConnectionOutcome,
     ConnectionStateLabel, DisconnectLabel, HttpStatusLabel, LookupLabel, MaskLabel, MethodLabel,
     RejectionLabel, ReloadLabel, ResponseCode, StoreLabel, SuiteLabel, TokenLabel, WaitingLabel,
 };
@@ -188,6 +188,11 @@ metrics! {
         pub connections: Gauge = "sealwire_connections_open";
         /// Connections that arrived on a TLS listener, by their outcome
         connections_by_outcome: ByLabel<ConnectionOutcome, Counter> = "sealwire_connections_total";
+        /// Requests over HTTP without a client certificate, by the check of their bearer token
+        bearer_tokens: ByLabel<BearerOutcome, Counter> = "sealwire_bearer_tokens_total";
+        /// Token issuers whose keys could not be loaded the last time; earlier keys stay in use for a
+        /// limited time
+        issuers_failing: Gauge = "sealwire_issuers_failing";
         /// Requests stopped early
         cancels: ByLabel<CancelReason, Counter> = "sealwire_cancels_total";
         /// Unprocessed fields of stopped requests
@@ -508,6 +513,17 @@ impl Metrics {
     /// the connection's guard.
     pub fn connection(&self, outcome: ConnectionOutcome) {
         self.connections_by_outcome.of(outcome).inc();
+    }
+
+    /// Counts the check of a bearer token.
+    pub fn bearer_token(&self, outcome: BearerOutcome) {
+        self.bearer_tokens.of(outcome).inc();
+    }
+
+    /// Sets the number of token issuers whose keys could not be loaded the last time.
+    pub fn set_failing_issuers(&self, count: usize) {
+        self.issuers_failing
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// Sets the time at which the first certificate or revocation list of a kind expires, in

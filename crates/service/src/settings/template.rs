@@ -3,23 +3,30 @@
 
 use std::fmt::Write;
 
-use super::{Literal, Schema};
+use super::{Form, Literal, Schema};
+
+/// Precedes the lines of a section that a template only shows.
+const EXAMPLE: &str = "#: ";
 
 impl Schema {
     /// Generates a commented configuration with every key. `unset` is written before keys that have
-    /// their default value.
+    /// their default value. If `unset` is empty, the text contains every key at its default, and
+    /// sections that a file can contain several times stand there as comments.
     pub fn template(&self, head: &str, unset: &str) -> String {
         let mut text = self.fill(head, "");
         for section in self.sections {
             text.push('\n');
             comment(&mut text, section.doc);
+            let is_example = unset.is_empty() && section.form != Form::Table;
+            let unset = if is_example { EXAMPLE } else { unset };
+            let set = if is_example { EXAMPLE } else { "" };
             // Writing to a String cannot fail.
-            let _ = writeln!(text, "{}", section.header());
+            let _ = writeln!(text, "{set}{}", section.header());
             for key in section.keys {
                 comment(&mut text, key.doc);
                 comment(&mut text, &format!("Takes {}.", key.kind.takes()));
                 let prefix = match key.default {
-                    Literal::Required(_) | Literal::Unset(_) => "",
+                    Literal::Required(_) | Literal::Unset(_) => set,
                     _ => unset,
                 };
                 let _ = writeln!(text, "{prefix}{} = {}", key.name, key.default.toml());

@@ -191,6 +191,47 @@ const ENGINE: &[(&str, Change)] = &[
         "Too little memory for the longest request",
         ("", "\n[schedule]\nmemory_mib = 1\n"),
     ),
+    (
+        "A token algorithm with a shared secret",
+        ("jwks_file", "algorithms = [\"HS256\"]\njwks_file"),
+    ),
+    (
+        "A token issuer without an audience",
+        ("audiences = [\"sealwire\"]", "audiences = []"),
+    ),
+    (
+        "A token issuer without keys",
+        ("jwks_file = \"jwks.json\"", "jwks_file = \"\""),
+    ),
+    (
+        "The key set of a token issuer is missing",
+        ("jwks_file = \"jwks.json\"", "jwks_file = \"gone.json\""),
+    ),
+    (
+        "The key set of a token issuer holds something else",
+        ("jwks_file = \"jwks.json\"", "jwks_file = \"ca.pem\""),
+    ),
+    (
+        "A key set over plain HTTP",
+        (
+            "jwks_file = \"jwks.json\"",
+            "jwks_url = \"http://ci.example/keys\"\njwks_ca = \"ca.pem\"",
+        ),
+    ),
+    (
+        "A key set at a URL, and no authority of its server",
+        (
+            "jwks_file = \"jwks.json\"",
+            "jwks_url = \"https://ci.example/keys\"",
+        ),
+    ),
+    (
+        "A token issuer without the HTTP listener",
+        (
+            "address = \"127.0.0.1:0\"\n\n[admin]",
+            "address = \"\"\n\n[admin]",
+        ),
+    ),
 ];
 
 /// Mistakes in the relay's configuration: the text of the file.

@@ -283,12 +283,14 @@ impl Harness {
 
     /// Makes the server reload the configuration and the files.
     pub(crate) async fn reload(&self) {
-        self.server
-            .as_ref()
-            .unwrap()
-            .reload(&self.config)
-            .await
-            .unwrap();
+        self.try_reload().await.unwrap();
+    }
+
+    /// As [`Self::reload`]. Returns the text of the error.
+    pub(crate) async fn try_reload(&self) -> Result<(), String> {
+        let server = self.server.as_ref().unwrap();
+        let reloaded = server.reload(&self.config).await;
+        reloaded.map(drop).map_err(|error| error.to_string())
     }
 
     /// Returns the state that the server's connections share.

@@ -39,7 +39,7 @@ fn people() -> CollectionRules {
     }
 }
 
-fn with_http(config: &mut Config) {
+pub(crate) fn with_http(config: &mut Config) {
     config.http.address = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
 }
 
@@ -63,22 +63,22 @@ const BODY_FILE: [&str; 2] = ["--data-binary", "@body"];
 
 /// A response as `curl` got it.
 #[derive(Debug)]
-struct Reply {
-    status: u16,
+pub(crate) struct Reply {
+    pub(crate) status: u16,
     headers: String,
     body: Vec<u8>,
 }
 
 impl Reply {
-    fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap()
     }
 
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let mut lines = self.headers.lines().filter_map(|line| line.split_once(':'));
         lines
             .find(|(key, _)| key.eq_ignore_ascii_case(name))
@@ -86,18 +86,27 @@ impl Reply {
     }
 }
 
-/// `curl` with the certificate of a client.
-struct Curl {
+/// `curl` with the certificate of a client, or without one.
+pub(crate) struct Curl {
     folder: tempfile::TempDir,
     base: String,
+    has_certificate: bool,
 }
 
 impl Curl {
-    fn new(harness: &Harness) -> Self {
+    pub(crate) fn new(harness: &Harness) -> Self {
         Self::with(harness, harness.client_certificate())
     }
 
-    fn with(harness: &Harness, client: &Issued) -> Self {
+    /// Sends no client certificate.
+    pub(crate) fn without_certificate(harness: &Harness) -> Self {
+        Self {
+            has_certificate: false,
+            ..Self::new(harness)
+        }
+    }
+
+    pub(crate) fn with(harness: &Harness, client: &Issued) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let write =
             |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
@@ -108,6 +117,7 @@ impl Curl {
         Self {
             folder,
             base: format!("https://localhost:{port}"),
+            has_certificate: true,
         }
     }
 
@@ -115,7 +125,7 @@ impl Curl {
         self.folder.path()
     }
 
-    fn command(&self, path: &str, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, path: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new("curl");
         command
             .current_dir(self.path())
@@ -128,7 +138,11 @@ impl Curl {
                 "--cacert",
                 "ca.pem",
             ])
-            .args(["--cert", "client.pem", "--key", "client-key.pem"])
+            .args(if self.has_certificate {
+                &["--cert", "client.pem", "--key", "client-key.pem"][..]
+            } else {
+                &[]
+            })
             .args(arguments)
             .arg(format!("{}{path}", self.base))
             .stdout(Stdio::piped())
@@ -136,7 +150,7 @@ impl Curl {
         command
     }
 
-    async fn send(&self, path: &str, arguments: &[&str]) -> Reply {
+    pub(crate) async fn send(&self, path: &str, arguments: &[&str]) -> Reply {
         let mut command = self.command(path, arguments);
         let output = tokio::task::spawn_blocking(move || command.output().unwrap())
             .await
@@ -167,7 +181,7 @@ impl Curl {
     }
 
     /// Posts a document as JSON.
-    async fn post(&self, path: &str, body: &str, arguments: &[&str]) -> Reply {
+    pub(crate) async fn post(&self, path: &str, body: &str, arguments: &[&str]) -> Reply {
         std::fs::write(self.path().join("body"), body).unwrap();
         self.post_file(path, arguments).await
     }

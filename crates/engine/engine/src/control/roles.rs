@@ -538,7 +538,7 @@ pub(super) async fn commit_record(
 
 fn parse_principal(text: &str) -> Result<Principal, RpcError> {
     Principal::from_text(text).ok_or_else(|| {
-        invalid_param("principal must be a name that a certificate can have: a DNS name, a spiffe:// URI, or cn: and a common name")
+        invalid_param("principal must be a name that a certificate or token can have: a DNS name, a spiffe:// URI, cn: and a common name, or jwt:ISSUER:CLAIM")
     })
 }
 

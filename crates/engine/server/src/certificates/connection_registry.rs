@@ -61,6 +61,8 @@ struct HandshakeSettings {
 pub(crate) struct HandshakeConfig {
     /// Configuration for `tokio_rustls::TlsAcceptor`.
     pub(crate) config: Arc<ServerConfig>,
+    /// The same for clients that can do without a certificate.
+    pub(crate) config_without_certificate: Arc<ServerConfig>,
     version: u64,
 }
 
@@ -109,6 +111,7 @@ impl ConnectionRegistry {
         let HandshakeSettings { tls, version } = self.settings();
         HandshakeConfig {
             config: tls.config,
+            config_without_certificate: tls.config_without_certificate,
             version,
         }
     }

@@ -57,6 +57,18 @@ impl Pace {
         }
     }
 
+    /// Takes back one count of a rejected request.
+    pub(crate) fn refund_rejection(&self) {
+        let mut paid = self.paid.lock().unwrap_or_else(PoisonError::into_inner);
+        *paid = paid.and_then(|paid| paid.checked_sub(self.rejection_cost));
+    }
+
+    /// Returns true while the cost of all requests so far is not paid.
+    pub(crate) fn owes(&self, now: Instant) -> bool {
+        let paid = *self.paid.lock().unwrap_or_else(PoisonError::into_inner);
+        paid.is_some_and(|paid| paid > now)
+    }
+
     /// Returns the sum of all counted costs.
     #[cfg(test)]
     pub(crate) fn counted(&self) -> Duration {

@@ -202,6 +202,25 @@ label! {
         TlsTimeout = "tls_timeout",
         /// The verified certificate contains no usable name.
         Nameless = "nameless",
+        /// The client has no certificate, and its address has too many connections, or too many
+        /// connections have sent no valid token yet.
+        OriginRefused = "origin_refused",
+    }
+}
+
+label! {
+    /// Outcome of the check of a bearer token.
+    pub enum BearerOutcome = "outcome" {
+        /// The token is valid, and its signature was checked.
+        Verified = "verified",
+        /// The token was verified a short time ago.
+        Cached = "cached",
+        /// The token is missing, malformed or not valid.
+        Rejected = "rejected",
+        /// The keys of the issuer are not available.
+        Unavailable = "unavailable",
+        /// Not checked, because too many other tokens of the same address were not valid.
+        Limited = "limited",
     }
 }
 
@@ -300,6 +319,8 @@ label! {
     pub enum HttpStatusLabel = "status" {
         /// The head or the body is invalid.
         BadRequest = "400",
+        /// The request has no valid token.
+        Unauthenticated = "401",
         /// The request is one of a web page.
         Forbidden = "403",
         /// No method has the path.
@@ -314,10 +335,12 @@ label! {
         ContentType = "415",
         /// The request expects something unknown.
         Expectation = "417",
-        /// No memory is left for the body.
+        /// No memory is left, or too many requests had no valid token.
         NoMemory = "429",
         /// The head is too long.
         HeadTooLarge = "431",
+        /// The token cannot be checked now.
+        Unavailable = "503",
         /// Another status.
         Other = "other",
     }
@@ -402,6 +425,7 @@ mod tests {
         check(&StoreLabel::ALL, |v| v as usize);
         check(&WaitingLabel::ALL, |v| v as usize);
         check(&ConnectionOutcome::ALL, |v| v as usize);
+        check(&BearerOutcome::ALL, |v| v as usize);
         check(&CancelReason::ALL, |v| v as usize);
         check(&CertificateLabel::ALL, |v| v as usize);
         check(&ReloadLabel::ALL, |v| v as usize);

@@ -1,0 +1,345 @@
+//! Limits of clients without a certificate, by their address.
+//!
+//! Such a client is known only after it has sent a valid token. Until then its address stands for it:
+//! connections per address are limited, and so are the memory for heads of requests whose token is
+//! not checked yet and the rate of tokens that are not valid. The rate is
+//! charged before a signature is checked and paid back if the token is valid, so a flood of forged
+//! tokens costs no signature checks beyond the rate.
+//!
+//! Behind a proxy all clients have one address, and share its limits.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sealwire_http::BodyAccount;
+use sealwire_service::memory::{Account, Budget};
+use sealwire_settings::Limits;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::connection::Pace;
+use crate::network_scheduler::{Flow, NetworkScheduler};
+
+/// Longest wait of a token for its check, while others of the same address are not valid.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+/// Part of all connections that can be open without a valid token so far.
+const UNAUTHENTICATED_PART: usize = 4;
+/// Memory for heads of requests whose token is not checked yet, of all addresses.
+const HEAD_BYTES_MAX: usize = 4 << 20;
+/// The same of one address: 256 heads of up to 4 KiB.
+const HEAD_BYTES_PER_ORIGIN_MAX: usize = 1 << 20;
+/// Detail of the error if that memory is in use.
+const HEADS_IN_USE: &str = "too many requests wait for the check of their tokens";
+
+/// The addresses of clients without a certificate.
+pub(crate) struct Origins {
+    known: Mutex<HashMap<IpAddr, KnownOrigin>>,
+    /// Permits for connections that have sent no valid token yet.
+    unauthenticated: Arc<Semaphore>,
+    connections_max: usize,
+    rejected_per_s_max: u32,
+    network: NetworkScheduler,
+    heads: Budget,
+}
+
+struct KnownOrigin {
+    connections: usize,
+    origin: Arc<Origin>,
+}
+
+/// State that all connections of an address share.
+pub(crate) struct Origin {
+    pace: Pace,
+    /// Permit of the token that is next to be charged, so that tokens are checked in their order.
+    next: Semaphore,
+    /// The share of the network threads for TLS and HTTP of connections without a principal.
+    network: Arc<Flow>,
+    heads: Budget,
+}
+
+/// Counts a connection until it is dropped.
+pub(crate) struct OriginEntry {
+    origins: Arc<Origins>,
+    address: IpAddr,
+    origin: Arc<Origin>,
+    /// Held until the first valid token.
+    unauthenticated: Mutex<Option<OwnedSemaphorePermit>>,
+}
+
+/// A token that was charged before its check. Dropping it leaves the charge.
+pub(crate) struct ChargedToken<'a>(&'a Origin);
+
+impl Origins {
+    pub(crate) fn new(limits: &Limits, network: &NetworkScheduler) -> Arc<Self> {
+        let unauthenticated = (limits.connections_max / UNAUTHENTICATED_PART).max(1);
+        Arc::new(Self {
+            known: Mutex::default(),
+            unauthenticated: Arc::new(Semaphore::new(unauthenticated)),
+            connections_max: limits.connections_per_principal_max,
+            rejected_per_s_max: limits.rejected_per_s_max,
+            network: network.clone(),
+            heads: Budget::new(HEAD_BYTES_MAX, HEADS_IN_USE),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, KnownOrigin>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a connection. Returns `None` if its address has too many, or if too many connections
+    /// of all addresses have sent no valid token yet.
+    pub(crate) fn register(self: &Arc<Self>, address: IpAddr) -> Option<OriginEntry> {
+        let unauthenticated = Arc::clone(&self.unauthenticated).try_acquire_owned().ok()?;
+        let address = origin_of(address);
+        let mut known = self.lock();
+        // An address without connections is remembered until it has made its pause.
+        let now = Instant::now();
+        known.retain(|_, known| known.connections > 0 || known.origin.pace.owes(now));
+
+        let known = known.entry(address).or_insert_with(|| KnownOrigin {
+            connections: 0,
+            origin: Arc::new(Origin {
+                pace: Pace::new(self.rejected_per_s_max),
+                next: Semaphore::new(1),
+                network: self.network.flow(),
+                heads: Budget::new(HEAD_BYTES_PER_ORIGIN_MAX, HEADS_IN_USE),
+            }),
+        });
+        if known.connections >= self.connections_max {
+            return None;
+        }
+        known.connections += 1;
+        Some(OriginEntry {
+            origins: Arc::clone(self),
+            address,
+            origin: Arc::clone(&known.origin),
+            unauthenticated: Mutex::new(Some(unauthenticated)),
+        })
+    }
+}
+
+impl OriginEntry {
+    /// Returns the share of the network threads for the connection.
+    pub(crate) fn network(&self) -> &Arc<Flow> {
+        &self.origin.network
+    }
+
+    /// Returns the memory for heads of requests whose token is not checked yet: that of the
+    /// address, and that of all addresses.
+    pub(crate) fn head_memory(&self) -> BodyAccount {
+        Account {
+            budgets: [self.origin.heads.clone(), self.origins.heads.clone()],
+        }
+    }
+
+    /// Notes that the connection has sent a valid token.
+    pub(crate) fn authenticated(&self) {
+        let mut permit = self
+            .unauthenticated
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        drop(permit.take());
+    }
+
+    /// Charges the address for a token, before it is checked. Waits while earlier tokens of the
+    /// address were not valid at too high a rate.
+    ///
+    /// # Errors
+    /// The pause to make, if the wait is too long.
+    pub(crate) async fn charge(&self) -> Result<ChargedToken<'_>, Duration> {
+        let origin = &*self.origin;
+        let charging = async {
+            // The semaphore is never closed. It serves waiting tokens in their order.
+            let _next = origin.next.acquire().await;
+            while let Some(until) = origin.pace.pause(Instant::now()) {
+                sleep_until(until).await;
+            }
+            origin.pace.count_rejection(Instant::now());
+        };
+        match timeout(WAIT_MAX, charging).await {
+            Ok(()) => Ok(ChargedToken(origin)),
+            Err(_) => Err(WAIT_MAX),
+        }
+    }
+
+    /// Charges the address for a request without a token that could be checked. Returns the pause
+    /// that the address must make, if any.
+    pub(crate) fn charge_rejected(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let pause = self.origin.pace.pause(now);
+        if pause.is_none() {
+            self.origin.pace.count_rejection(now);
+        }
+        pause.map(|until| until - now)
+    }
+}
+
+impl ChargedToken<'_> {
+    /// Pays back a token that is valid, or whose validity could not be found out.
+    pub(crate) fn refund(self) {
+        self.0.pace.refund_rejection();
+    }
+}
+
+impl Drop for OriginEntry {
+    fn drop(&mut self) {
+        let mut known = self.origins.lock();
+        if let Some(known) = known.get_mut(&self.address) {
+            known.connections -= 1;
+        }
+    }
+}
+
+/// Returns the address that stands for a client. A network of IPv6 with 64 bits is one client, since
+/// its members choose their addresses.
+fn origin_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let network = u128::from(address) >> 64 << 64;
+            IpAddr::V6(Ipv6Addr::from(network))
+        }
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origins(change: impl FnOnce(&mut Limits)) -> Arc<Origins> {
+        let mut limits = Limits::default();
+        change(&mut limits);
+        Origins::new(&limits, &NetworkScheduler::new(1))
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn origins_are_addresses_and_networks() {
+        for (address, origin) in [
+            ("192.0.2.7", "192.0.2.7"),
+            ("::ffff:192.0.2.7", "192.0.2.7"),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+            ("::1", "::"),
+        ] {
+            assert_eq!(origin_of(ip(address)), ip(origin), "{address}");
+        }
+    }
+
+    #[test]
+    fn connections_are_limited_per_address_and_until_the_first_token() {
+        let origins = origins(|limits| {
+            limits.connections_per_principal_max = 2;
+            limits.connections_max = 12;
+        });
+        let first = origins.register(ip("192.0.2.1")).unwrap();
+        let second = origins.register(ip("192.0.2.1")).unwrap();
+        assert!(origins.register(ip("192.0.2.1")).is_none(), "two of two");
+        let third = origins.register(ip("192.0.2.2")).unwrap();
+        assert!(
+            origins.register(ip("192.0.2.3")).is_none(),
+            "three of three without a token"
+        );
+        third.authenticated();
+        let fourth = origins.register(ip("192.0.2.3")).unwrap();
+        drop(first);
+        drop(fourth);
+        let again = origins.register(ip("192.0.2.1")).unwrap();
+        drop((second, third, again));
+        assert_eq!(origins.unauthenticated.available_permits(), 3);
+        let _last = origins.register(ip("192.0.2.9")).unwrap();
+        assert_eq!(origins.lock().len(), 1, "others are forgotten");
+    }
+
+    #[test]
+    fn heads_of_one_address_leave_memory_to_others() {
+        let origins = origins(|_| ());
+        let connections: Vec<_> = [1, 1, 2]
+            .iter()
+            .map(|host| origins.register(ip(&format!("192.0.2.{host}"))).unwrap())
+            .collect();
+        let mut held = Vec::new();
+        for number in 0.. {
+            let mut head = connections[number % 2].head_memory().new_reservation();
+            if head.grow_to(16 << 10).is_err() {
+                break;
+            }
+            held.push(head);
+        }
+        assert_eq!(held.len(), HEAD_BYTES_PER_ORIGIN_MAX / (16 << 10));
+        let mut other = connections[2].head_memory().new_reservation();
+        assert!(other.grow_to(16 << 10).is_ok());
+        held.pop();
+        let mut head = connections[0].head_memory().new_reservation();
+        assert!(head.grow_to(16 << 10).is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn invalid_tokens_are_limited_and_valid_ones_are_not() {
+        let origins = origins(|limits| limits.rejected_per_s_max = 100);
+        let entry = origins.register(ip("192.0.2.1")).unwrap();
+        let start = Instant::now();
+        for _ in 0..1_000 {
+            entry.charge().await.unwrap().refund();
+        }
+        assert_eq!(start.elapsed(), Duration::ZERO);
+
+        let mut checked = 0;
+        while start.elapsed() < Duration::from_secs(10) {
+            if entry.charge().await.is_ok() {
+                checked += 1;
+            }
+        }
+        assert!((1_000..=1_030).contains(&checked), "{checked}");
+        // Another connection does not help, also after the first one has ended.
+        drop(entry);
+        let entry = origins.register(ip("192.0.2.1")).unwrap();
+        assert!(entry.charge_rejected().is_some());
+        let other = origins.register(ip("192.0.2.2")).unwrap();
+        assert!(other.charge_rejected().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tokens_that_wait_too_long_are_not_checked() {
+        let origins = origins(|limits| limits.rejected_per_s_max = 10);
+        let entry = origins.register(ip("192.0.2.1")).unwrap();
+        let charges: Vec<_> = (0..100).map(|_| entry.charge()).collect();
+        let mut checked = 0;
+        for charged in futures_in_order(charges).await {
+            checked += u32::from(charged);
+        }
+        assert!((10..=13).contains(&checked), "{checked}");
+    }
+
+    /// Polls all futures together. Returns for each whether it succeeded.
+    async fn futures_in_order<'a>(
+        futures: Vec<impl Future<Output = Result<ChargedToken<'a>, Duration>>>,
+    ) -> Vec<bool> {
+        let mut futures: Vec<_> = futures
+            .into_iter()
+            .map(|future| Some(Box::pin(future)))
+            .collect();
+        let mut done = vec![false; futures.len()];
+        std::future::poll_fn(|context| {
+            for (at, slot) in futures.iter_mut().enumerate() {
+                if let Some(future) = slot
+                    && let std::task::Poll::Ready(charged) = future.as_mut().poll(context)
+                {
+                    done[at] = charged.is_ok();
+                    *slot = None;
+                }
+            }
+            if futures.iter().all(Option::is_none) {
+                std::task::Poll::Ready(())
+            } else {
+                std::task::Poll::Pending
+            }
+        })
+        .await;
+        done
+    }
+}
