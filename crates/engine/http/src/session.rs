@@ -390,6 +390,8 @@ mod tests {
             let (first, second) = (session.call(health), session.call(health));
             tokio::pin!(second);
             let first = tokio::select! {
+                // The requests are sent in this order.
+                biased;
                 first = first => first.unwrap(),
                 _ = &mut second => panic!("the first response comes first"),
             };

@@ -22,13 +22,13 @@ const ENCRYPT: &str = "/v1/apps/shop/encrypt";
 const DOCUMENT: &str = "{\"a\":\"canary\"}";
 
 /// An issuer of tokens with its key set in a folder.
-struct Issuer {
+pub(crate) struct Issuer {
     folder: tempfile::TempDir,
     key: TokenIssuer,
 }
 
 impl Issuer {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let issuer = Self {
             folder: tempfile::tempdir().unwrap(),
             key: TokenIssuer::create().unwrap(),
@@ -42,7 +42,7 @@ impl Issuer {
     }
 
     /// Adds the issuer to a configuration.
-    fn configure(&self, config: &mut Config) {
+    pub(crate) fn configure(&self, config: &mut Config) {
         with_http(config);
         config.issuers = Issuers(vec![IssuerOptions {
             name: "ci".into(),
@@ -68,7 +68,7 @@ impl Issuer {
         self.key.sign(&claims).unwrap()
     }
 
-    fn token(&self, subject: &str) -> String {
+    pub(crate) fn token(&self, subject: &str) -> String {
         self.sign(&json!({"sub": subject}))
     }
 }
@@ -403,6 +403,8 @@ fn requests_of_one_connection_belong_to_their_own_principals() {
             // A rejected token between them changes nothing.
             assert_eq!(post(&mut stream, "abc").await, 401);
         }
+        let rejected = "sealwire_http_rejections_total{status=\"401\"}";
+        assert_eq!(harness.metric(rejected).await, 2.0);
         let folder = harness.config.audit.folder.clone().unwrap();
         let found = encrypt_records(&folder, expected.len()).await;
         let names: Vec<_> = found.into_iter().map(|(name, _, _)| name).collect();

@@ -14,38 +14,43 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use sealwire_dev_ca::Issued;
 use sealwire_settings::Config;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
+use tokio_rustls::client::TlsStream;
 
 use super::{Curl, connect, connect_as, with_http};
+use crate::e2e::bearer::Issuer;
 use crate::e2e::harness::{HANG, Harness, run, until};
+use crate::e2e::raw::tls_connect;
 
 /// Counter of `encrypt` requests with a result.
 const ENCRYPTED: &str = "sealwire_requests_total{method=\"encrypt\",code=\"ok\"}";
+
+/// Arguments of `curl` for the selection of the first value.
+const SELECT: [&str; 2] = ["-H", "sealwire-select: $[0]"];
 
 type Body = BoxBody<Bytes, Infallible>;
 
 /// A connection over HTTP/2.
 #[derive(Clone)]
-struct Http2 {
-    sender: SendRequest<Body>,
-    connection: AbortHandle,
-}
+struct Http2(SendRequest<Body>);
 
 impl Http2 {
     /// Connects a client that grants this window to each response.
     async fn connect(harness: &Harness, client: &Issued, window: u32) -> Self {
-        let stream = connect_as(harness, client).await;
+        Self::over(connect_as(harness, client).await, window).await
+    }
+
+    /// Speaks HTTP/2 over a connection, and grants this window to each response.
+    async fn over(stream: TlsStream<TcpStream>, window: u32) -> Self {
         let (sender, connection) = Builder::new(TokioExecutor::new())
             .initial_stream_window_size(window)
             .handshake(TokioIo::new(stream))
             .await
             .unwrap();
-        let connection = tokio::spawn(async move { drop(connection.await) });
-        Self {
-            sender,
-            connection: connection.abort_handle(),
-        }
+        tokio::spawn(async move { drop(connection.await) });
+        Self(sender)
     }
 
     /// Sends a request with a body, and returns its response.
@@ -59,17 +64,27 @@ impl Http2 {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let mut sender = self.sender.clone();
+        let mut sender = self.0.clone();
         sender.ready().await?;
         sender.send_request(request.body(body).unwrap()).await
     }
 
     /// Encrypts the first of two texts; the other one is `len` bytes long.
     async fn encrypt(&self, len: usize) -> hyper::Result<hyper::Response<hyper::body::Incoming>> {
-        let headers = [
+        self.encrypt_with(len, &[]).await
+    }
+
+    /// As [`Self::encrypt`], with further headers.
+    async fn encrypt_with(
+        &self,
+        len: usize,
+        headers: &[(&str, &str)],
+    ) -> hyper::Result<hyper::Response<hyper::body::Incoming>> {
+        let usual = [
             ("content-type", "application/json"),
             ("sealwire-select", "$[0]"),
         ];
+        let headers = [&usual, headers].concat();
         self.send("/v1/apps/shop/encrypt", &headers, full(document(len)))
             .await
     }
@@ -127,7 +142,7 @@ fn http_results_that_a_client_does_not_read_take_bounded_memory() {
             assert_eq!(other.send("/v1/health", &[]).await.status, 200);
             for _ in 0..5 {
                 let reply = other
-                    .post("/v1/apps/shop/encrypt", &document(50_000), &[])
+                    .post("/v1/apps/shop/encrypt", &document(50_000), &SELECT)
                     .await;
                 assert_eq!(reply.status, 200, "{}", reply.text());
             }
@@ -140,11 +155,59 @@ fn http_results_that_a_client_does_not_read_take_bounded_memory() {
         assert!(held >= 50_000.0, "{held}");
 
         // The end of the connection releases its memory.
-        stalled.connection.abort();
+        for response in responses {
+            response.abort();
+        }
+        drop(stalled);
         let response = timeout(HANG, waiting).await.unwrap().unwrap();
         assert_eq!(response.status(), StatusCode::OK);
         let body = response.into_body().collect().await.unwrap().to_bytes();
         assert!(body.len() > 50_000);
+        harness.settles().await;
+    });
+}
+
+#[test]
+fn http_principals_of_one_connection_have_their_own_memory() {
+    run(async {
+        let issuer = Issuer::new();
+        let harness = Harness::with(|config| {
+            issuer.configure(config);
+            little_memory(config);
+        })
+        .await;
+        let ca = harness.authority.cert_pem();
+        let stream = tls_connect(harness.http_address(), ca, None).await.unwrap();
+        let connection = Http2::over(stream, 0).await;
+        let mut responses = Vec::new();
+        for count in 1..=6 {
+            let connection = connection.clone();
+            let token = format!("Bearer {}", issuer.token("stalled"));
+            responses.push(tokio::spawn(async move {
+                connection
+                    .encrypt_with(50_000, &[("authorization", &token)])
+                    .await
+            }));
+            harness
+                .metric_becomes(ENCRYPTED, |encrypted| encrypted >= f64::from(count))
+                .await;
+        }
+
+        // Results of the principal that does not read stay in the engine, and those of another one
+        // on the same connection do not.
+        let stalled = format!("Bearer {}", issuer.token("stalled"));
+        let stalled = [("authorization", &*stalled)];
+        let waiting = connection.encrypt_with(50_000, &stalled);
+        let other = format!("Bearer {}", issuer.token("other"));
+        let other = [("authorization", &*other)];
+        tokio::select! {
+            response = waiting => panic!("no memory is left: {response:?}"),
+            response = timeout(HANG, connection.encrypt_with(50_000, &other)) => {
+                assert_eq!(response.unwrap().unwrap().status(), StatusCode::OK);
+            }
+        }
+
+        connection.connection.abort();
         for response in responses {
             response.abort();
         }
@@ -227,7 +290,7 @@ fn http_bodies_that_are_announced_and_not_sent_take_no_memory() {
             assert_eq!(own.encrypt(90_000).await.unwrap().status(), StatusCode::OK);
             let other = Curl::with(&harness, &harness.another_caller("other"));
             let reply = other
-                .post("/v1/apps/shop/encrypt", &document(90_000), &[])
+                .post("/v1/apps/shop/encrypt", &document(90_000), &SELECT)
                 .await;
             assert_eq!(reply.status, 200, "{}", reply.text());
         };
@@ -253,17 +316,20 @@ fn http_document_of_the_longest_length_is_served_by_an_idle_engine() {
         let curl = Curl::new(&harness);
         // A document takes a little more as a message, with its parameters.
         let spaces = " ".repeat(1_000);
-        let value = "x".repeat((1 << 20) - 1_004);
-        let document = format!("[{spaces}\"{value}\"]");
+        let value = "x".repeat((1 << 20) - 1_008);
+        let document = format!("[\"x\",{spaces}\"{value}\"]");
         assert_eq!(document.len(), 1 << 20);
         std::fs::write(curl.path().join("body"), &document).unwrap();
         for version in ["--http1.1", "--http2"] {
-            let sealed = curl.post_file("/v1/apps/shop/encrypt", &[version]).await;
+            let arguments = [&SELECT[..], &[version]].concat();
+            let sealed = curl.post_file("/v1/apps/shop/encrypt", &arguments).await;
             assert_eq!(sealed.status, 200, "{}", sealed.text());
-            assert!(sealed.text().starts_with(&format!("[{spaces}\"sw1:")));
+            assert!(sealed.text().starts_with("[\"sw1:"));
+            let end = format!("\",{spaces}\"{value}\"]");
+            assert!(sealed.text().ends_with(&end));
         }
         std::fs::write(curl.path().join("body"), document + " ").unwrap();
-        let longer = curl.post_file("/v1/apps/shop/encrypt", &[]).await;
+        let longer = curl.post_file("/v1/apps/shop/encrypt", &SELECT).await;
         assert_eq!(longer.status, 413, "{}", longer.text());
     });
 }
