@@ -316,10 +316,7 @@ impl Observer for FileObserver {
             }
             FileEvent::Recovered { lost } => {
                 readiness.set(Condition::Audit, true);
-                tracing::warn!(
-                    lost,
-                    "the audit log is written again; the gap is recorded"
-                );
+                tracing::warn!(lost, "the audit log is written again; the gap is recorded");
             }
             FileEvent::Stopped { head, lost: 0 } => {
                 tracing::info!(

@@ -339,7 +339,10 @@ fn values_that_cannot_be_replaced_are_rejected() {
             r#"{"a":0.12345678901234567890}"#,
             "a selected number cannot be represented in 64 bits without loss",
         ),
-        (r#"{"a":1e400}"#, "a selected number cannot be represented in 64 bits without loss"),
+        (
+            r#"{"a":1e400}"#,
+            "a selected number cannot be represented in 64 bits without loss",
+        ),
     ] {
         let error = scan(&Format::Json, &deny, body.as_bytes()).unwrap_err();
         assert_eq!(

@@ -395,7 +395,12 @@ async fn a_wrapping_token_is_used_once_and_only_if_its_path_is_right() {
         .wrap(&root_key(), &SLOT)
         .await;
     assert_eq!(kind_of(&result), "denied", "{result:?}");
-    assert!(result.unwrap_err().to_string().contains("was not created at"));
+    assert!(
+        result
+            .unwrap_err()
+            .to_string()
+            .contains("was not created at")
+    );
 
     let transit = Transit::new(options.clone()).unwrap();
     check_round_trip(&transit, "the token of another path was left alone").await;
