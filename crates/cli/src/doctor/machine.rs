@@ -183,16 +183,21 @@ pub(super) fn check_memory(report: &mut Report, config: &Config) {
     let Some(has) = machine.into_iter().chain(group).min() else {
         return report.add_good(CHECK, "this system does not report its memory");
     };
-    let wanted = config.schedule.memory_bytes();
+    // The HTTP listener can hold as much again.
+    let (holders, settings) = match config.http.address {
+        Some(_) => (2, "schedule.memory_mib and http.address let"),
+        None => (1, "schedule.memory_mib lets"),
+    };
+    let wanted = config.schedule.memory_bytes() * holders;
     let what = format!(
-        "this process can use {} MiB, and schedule.memory_mib lets requests hold {} MiB",
+        "this process can use {} MiB, and {settings} requests hold {} MiB",
         has >> 20,
         wanted >> 20
     );
     let why = "the operating system kills a process that uses more memory than that";
     let remedy = format!(
         "set schedule.memory_mib to at most {}, or add memory",
-        (has >> 21).max(1)
+        ((has >> 21) / holders).max(1)
     );
     if wanted > has {
         report.add_problem(CHECK, what, why, remedy);

@@ -200,7 +200,7 @@ impl Params {
 }
 
 /// Returns the headers of [`ENTRIES`] that carry parameters of a method.
-fn entries(
+pub(crate) fn entries(
     method: Method,
 ) -> impl Iterator<Item = &'static (&'static str, &'static str, &'static str)> {
     ENTRIES

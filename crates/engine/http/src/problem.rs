@@ -31,6 +31,16 @@ pub(crate) const fn status_of(code: ErrorCode) -> StatusCode {
     }
 }
 
+/// The statuses of requests that are invalid as HTTP, which no error code has. `docs/http.md` and
+/// `docs/openapi.json` list them.
+pub(crate) const HTTP_STATUSES: [StatusCode; 5] = [
+    StatusCode::METHOD_NOT_ALLOWED,
+    StatusCode::REQUEST_TIMEOUT,
+    StatusCode::UNSUPPORTED_MEDIA_TYPE,
+    StatusCode::EXPECTATION_FAILED,
+    StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+];
+
 /// A failed HTTP request.
 #[derive(Debug)]
 pub(crate) struct Problem {
@@ -76,6 +86,10 @@ impl Problem {
             StatusCode::REQUEST_TIMEOUT => ErrorCode::DeadlineExceeded,
             _ => ErrorCode::BadRequest,
         };
+        debug_assert!(
+            status == status_of(code) || HTTP_STATUSES.contains(&status),
+            "HTTP_STATUSES lacks {status}"
+        );
         Self {
             status,
             error: RpcError::new(code, detail),

@@ -65,7 +65,7 @@ impl Condition {
             Self::Store => "store",
             Self::Permissions => "permissions",
             Self::Certificate => "server_certificate",
-            Self::Audit => "audit_log",
+            Self::Audit => "audit_trail",
             Self::ControlState => "control_state",
             Self::Unsealed => "sealed",
         }

@@ -635,7 +635,10 @@ fn a_role_may_demand_a_reason() {
         let checked = operator.check(check).await.unwrap();
         assert_eq!(
             (checked.permitted, checked.missing.as_deref()),
-            (false, Some("encrypt on app shop needs a reason"))
+            (
+                false,
+                Some("encrypt on app shop needs a reason; send it in the parameter reason")
+            )
         );
         let checked = operator.check(check.reason("why")).await.unwrap();
         assert_eq!(

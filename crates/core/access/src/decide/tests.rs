@@ -215,7 +215,12 @@ fn the_refusal_names_what_was_asked_for_and_nothing_else_that_is_there() {
             None,
             "no role of this principal grants collections.list on app shop with all collections; an administrator can grant a role that permits it with `sealwire principals grant`",
         ),
-        ("decrypt", shop, None, "decrypt on app shop needs a reason"),
+        (
+            "decrypt",
+            shop,
+            None,
+            "decrypt on app shop needs a reason; send it in the parameter reason",
+        ),
     ] {
         let denied = grants.decide(ask(operation, app, collection)).unwrap_err();
         assert_eq!(denied.to_string(), text);

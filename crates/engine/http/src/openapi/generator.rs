@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use http::header::RETRY_AFTER;
+use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderName, Method as Verb, StatusCode};
 use sealwire_wire::rules::Form;
 use sealwire_wire::{DetailValue, ErrorCode, ItemError, Method, OverloadReason, Param};
@@ -16,7 +16,7 @@ use super::contract_page::{Example, Page, Prose, capitalized, has_binary, plain}
 use super::schemas::{self, closed_object, nullable};
 use crate::body::{JSON, JSON_REQUEST, MSGPACK, MSGPACK_REQUEST};
 use crate::params::{self, PAYLOAD, Params, STANDARD};
-use crate::problem::{PROBLEM, Problem, detail_value, status_of};
+use crate::problem::{HTTP_STATUSES, PROBLEM, Problem, detail_value, status_of};
 use crate::route::{self, Route};
 
 /// The parameter in the path.
@@ -25,12 +25,8 @@ const APP: &str = "app";
 const DOCUMENT_RESULT: &str = "Document result";
 /// The sections about parameters of several methods.
 const COMMON_SECTIONS: [&str; 2] = ["Document params", "Request options"];
-/// The statuses that no error code has.
-pub(super) const HTTP_STATUSES: [StatusCode; 3] = [
-    StatusCode::METHOD_NOT_ALLOWED,
-    StatusCode::REQUEST_TIMEOUT,
-    StatusCode::UNSUPPORTED_MEDIA_TYPE,
-];
+/// The statuses of requests without a body.
+const STATUSES_OF_GET: [u16; 9] = [400, 401, 403, 417, 429, 431, 500, 503, 504];
 /// The tags, with their descriptions.
 const TAGS: [(&str, &str); 6] = [
     (
@@ -211,7 +207,7 @@ impl Generator {
                 "content": {JSON: {"schema": {"type": "object", "additionalProperties": true}}},
             }},
         });
-        self.add_problems(&mut operation, &[400, 403]);
+        self.add_problems(&mut operation, &STATUSES_OF_GET);
         paths.insert(super::PATH.into(), json!({ "get": operation }));
         Value::Object(paths)
     }
@@ -230,7 +226,7 @@ impl Generator {
             "summary": summary,
             "responses": {"200": {"description": "The result.", "content": {JSON: content}}},
         });
-        self.add_problems(&mut operation, &[400, 401, 403, 429, 500, 503, 504]);
+        self.add_problems(&mut operation, &STATUSES_OF_GET);
         operation
     }
 
@@ -290,6 +286,16 @@ impl Generator {
                     .and_then(|(params, _)| params.get(param.name));
                 parameters.push(self.shared_header(method, param, value.filter(|_| takes_headers)));
             }
+        }
+        for (header, param, key) in params::entries(method).filter(|_| takes_headers) {
+            parameters.push(json!({
+                "name": params::header_name(header),
+                "in": "header",
+                "required": false,
+                "style": "simple",
+                "description": format!("The entry `{key}` of `{param}`, as a path of 1 to 1024 bytes."),
+                "schema": schemas::of_path_header(),
+            }));
         }
         if let Some((params, result)) = example {
             let mut sent = params.clone();
@@ -699,6 +705,13 @@ impl Generator {
                 let pause = reference("headers", "RetryAfter");
                 response["headers"] = json!({ (RETRY_AFTER.as_str()): pause });
             }
+            if codes.contains(&ErrorCode::Unauthenticated) {
+                let challenge = "What to change about the token, or that one is needed.";
+                response["headers"] = json!({ (WWW_AUTHENTICATE.as_str()): {
+                    "description": challenge,
+                    "schema": {"type": "string"},
+                }});
+            }
             responses.insert(status_name(status), response);
         }
         Value::Object(responses)
@@ -727,6 +740,12 @@ fn security_schemes() -> Value {
         "mutualTLS": {
             "type": "mutualTLS",
             "description": "A client certificate of an authority that the engine trusts. It names the principal, whose roles permit requests.",
+        },
+        "bearer": {
+            "type": "http",
+            "scheme": "bearer",
+            "bearerFormat": "JWT",
+            "description": "A token of an identity provider that the engine's configuration names, on a connection without a client certificate.",
         },
     })
 }

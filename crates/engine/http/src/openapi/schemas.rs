@@ -1,13 +1,15 @@
 //! JSON Schemas of parameters and results, from the rows of their tables.
 
 use sealwire_wire::rules::Accepts;
-use sealwire_wire::{MASK_ENTRIES_MAX, MASK_ENTRY_BYTES_MAX, Param};
+use sealwire_wire::{
+    CONTEXT_BYTES_MAX, MASK_ENTRIES_MAX, MASK_ENTRY_BYTES_MAX, Param, SELECT_PATH_BYTES_MAX,
+};
 use serde_json::{Map, Value, json};
 
-/// Texts that a header can carry: visible ASCII and spaces, but no spaces at the ends.
-const HEADER_TEXT: &str = "^([!-~]([ -~]*[!-~])?)?$";
-/// Items of a list in a header: without commas, or in double quotes.
-const HEADER_ITEM: &str = r#"^([!#-+\--~]([ -+\--~]*[!-+\--~])?|"([ !#-\[\]-~]|\\[ -~])*")$"#;
+/// Texts that a header can carry: visible ASCII, and spaces and tabs that are not at the ends.
+const HEADER_TEXT: &str = r"^([!-~]([\t -~]*[!-~])?)?$";
+/// Items of a list in a header: without commas, or in double quotes. No item is empty.
+const HEADER_ITEM: &str = r#"^([!#-+\--~]([\t -+\--~]*[!-+\--~])?|"([\t !#-\[\]-~]|\\[\t -~])+")$"#;
 /// Most values of the operator `in` of a clause.
 const VALUES_OF_IN_MAX: u64 = 64;
 
@@ -40,6 +42,7 @@ pub(super) fn of_param(param: &Param) -> Value {
                 "additionalProperties": list(1, MASK_ENTRIES_MAX as u64, entries),
             })
         }
+        "array or map" => contexts(param),
         other => of_words(other),
     };
     if let Some(names) = closed_set(param.rule) {
@@ -54,6 +57,10 @@ pub(super) fn of_param(param: &Param) -> Value {
 /// Returns the schema of a parameter in a header.
 pub(super) fn of_header(param: &Param) -> Value {
     let mut schema = of_param(param);
+    // Of a list or a map, a header has the list.
+    if let Some(list) = schema["oneOf"].get(0).cloned() {
+        schema = list;
+    }
     // A header has no nil, and no binary.
     if let Some(types) = schema["type"].as_array() {
         schema["type"] = types.iter().find(|name| *name != "null").unwrap().clone();
@@ -133,6 +140,22 @@ fn text(least: u64, most: u64, accepts: Accepts) -> Value {
         }
         Accepts::Only(names) => schema["enum"] = json!(names),
     }
+    schema
+}
+
+/// Returns the schema of a list of contexts, or of the path to the context of each item.
+fn contexts(param: &Param) -> Value {
+    let bounds = param.bounds;
+    let context = text(1, CONTEXT_BYTES_MAX as u64, bounds.accepts);
+    let path = text(1, SELECT_PATH_BYTES_MAX as u64, Accepts::Any);
+    let members = [("path".to_owned(), path)].into_iter().collect();
+    json!({"oneOf": [list(bounds.least, bounds.most, context), closed_object(members, &["path"])]})
+}
+
+/// Returns the schema of a header that carries a path.
+pub(super) fn of_path_header() -> Value {
+    let mut schema = text(1, SELECT_PATH_BYTES_MAX as u64, Accepts::Any);
+    schema["pattern"] = HEADER_TEXT.into();
     schema
 }
 

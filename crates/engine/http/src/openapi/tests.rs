@@ -7,7 +7,8 @@ use http::Method as Verb;
 use serde_json::Value;
 
 use super::contract_page::Page;
-use super::generator::{HTTP_STATUSES, generate, methods, problems};
+use super::generator::{generate, methods, problems};
+use crate::problem::HTTP_STATUSES;
 use crate::route::{self, Route};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/openapi.json");

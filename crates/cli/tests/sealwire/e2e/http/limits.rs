@@ -15,7 +15,6 @@ use sealwire_dev_ca::Issued;
 use sealwire_settings::Config;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::client::TlsStream;
 
@@ -84,7 +83,7 @@ impl Http2 {
             ("content-type", "application/json"),
             ("sealwire-select", "$[0]"),
         ];
-        let headers = [&usual, headers].concat();
+        let headers = [&usual[..], headers].concat();
         self.send("/v1/apps/shop/encrypt", &headers, full(document(len)))
             .await
     }
@@ -207,10 +206,10 @@ fn http_principals_of_one_connection_have_their_own_memory() {
             }
         }
 
-        connection.connection.abort();
         for response in responses {
             response.abort();
         }
+        drop(connection);
         harness.settles().await;
     });
 }
