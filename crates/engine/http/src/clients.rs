@@ -183,15 +183,23 @@ impl BearerClients {
             },
             None => problem,
         })?;
+        // A remembered token waits for nothing, so forged tokens of its address cannot keep it out.
+        let principal = match self.bearers.remembered(token) {
+            Some(principal) => principal,
+            None => self.check(head, token).await?,
+        };
+        self.is_authenticated.store(true, Ordering::Relaxed);
+        self.client(principal)
+    }
+
+    /// Checks a token. Holds memory of the address for the head meanwhile.
+    async fn check(&self, head: &Parts, token: &str) -> Result<Principal, Problem> {
         let mut memory = self.bearers.head_memory().new_reservation();
         memory
             .grow_to(head::bytes(head))
             .map_err(|_| too_many("too many requests wait for the check of their tokens"))?;
-
         let authenticated = self.bearers.authenticate(token).await;
-        let principal = authenticated.map_err(Problem::unauthenticated)?;
-        self.is_authenticated.store(true, Ordering::Relaxed);
-        self.client(principal)
+        authenticated.map_err(Problem::unauthenticated)
     }
 
     /// Returns the client of a principal, with a session that is open.
@@ -337,6 +345,11 @@ mod tests {
     }
 
     impl Bearers for EveryToken {
+        fn remembered(&self, token: &str) -> Option<Principal> {
+            let name = token.strip_prefix("remembered-")?;
+            Principal::from_token("ci", name)
+        }
+
         fn authenticate<'a>(
             &'a self,
             token: &'a str,
@@ -534,6 +547,7 @@ mod tests {
         let others = async {
             assert_eq!(find(&clients, "a").await.err(), Some(429));
             assert_eq!(*bearers.rejected.lock().unwrap(), [429]);
+            find(&clients, "remembered-a").await.unwrap();
         };
         tokio::select! {
             biased;

@@ -145,7 +145,10 @@ pub enum Clients {
 
 /// Authenticates the requests of a connection without a client certificate.
 pub trait Bearers: Send + Sync {
-    /// Returns the principal of a token.
+    /// Returns the principal of a token that was verified a short time ago. Does not wait.
+    fn remembered(&self, token: &str) -> Option<Principal>;
+
+    /// Returns the principal of a token that is not remembered.
     fn authenticate<'a>(
         &'a self,
         token: &'a str,

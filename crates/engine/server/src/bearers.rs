@@ -75,18 +75,11 @@ impl ConnectionBearers {
 
     async fn principal_of(&self, token: &str) -> Result<Principal, AuthenticationError> {
         let metrics = &self.engine.metrics;
-        let verifier = &self.shared.verifier;
-        if let Some(principal) = verifier.cached(token) {
-            metrics.bearer_token(BearerOutcome::Cached);
-            self.origin.authenticated();
-            return Ok(principal);
-        }
-
         let charged = self.origin.charge().await.map_err(|retry_after| {
             metrics.bearer_token(BearerOutcome::Limited);
             AuthenticationError::Limited { retry_after }
         })?;
-        match verifier.verify(token).await {
+        match self.shared.verifier.verify(token).await {
             Ok(principal) => {
                 charged.refund();
                 metrics.bearer_token(BearerOutcome::Verified);
@@ -148,6 +141,13 @@ impl ConnectionBearers {
 }
 
 impl Bearers for ConnectionBearers {
+    fn remembered(&self, token: &str) -> Option<Principal> {
+        let principal = self.shared.verifier.cached(token)?;
+        self.engine.metrics.bearer_token(BearerOutcome::Cached);
+        self.origin.authenticated();
+        Some(principal)
+    }
+
     fn authenticate<'a>(
         &'a self,
         token: &'a str,
