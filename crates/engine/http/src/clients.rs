@@ -188,8 +188,11 @@ impl BearerClients {
             Some(principal) => principal,
             None => self.check(head, token).await?,
         };
+        // A principal with too many sessions must not keep further connections open by its token.
+        let client = self.client(principal)?;
         self.is_authenticated.store(true, Ordering::Relaxed);
-        self.client(principal)
+        self.bearers.note_authenticated();
+        Ok(client)
     }
 
     /// Checks a token. Holds memory of the address for the head meanwhile.
@@ -323,6 +326,7 @@ mod tests {
         /// The statuses of rejected requests.
         rejected: Mutex<Vec<u16>>,
         charged: AtomicUsize,
+        authenticated: AtomicUsize,
     }
 
     impl Default for EveryToken {
@@ -334,6 +338,7 @@ mod tests {
                 heads: [8 << 10, 64 << 10].map(|bytes| Budget::new(bytes, "heads")),
                 rejected: Mutex::default(),
                 charged: AtomicUsize::new(0),
+                authenticated: AtomicUsize::new(0),
             }
         }
     }
@@ -361,6 +366,10 @@ mod tests {
                 Principal::from_token("ci", token)
                     .ok_or_else(|| AuthenticationError::Invalid("not a name".into()))
             })
+        }
+
+        fn note_authenticated(&self) {
+            self.authenticated.fetch_add(1, Ordering::Relaxed);
         }
 
         fn charge_rejected(&self) -> Option<Duration> {
@@ -511,6 +520,29 @@ mod tests {
         find(&clients, "a").await.unwrap();
         let ended = tokio::time::timeout(Duration::from_secs(3_000), clients.ended());
         assert!(ended.await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_end_without_a_session() {
+        for (token, is_full, status, end) in [
+            ("a", true, Some(429), Some(ConnectionEnd::Unauthenticated)),
+            (
+                "remembered-a",
+                true,
+                Some(429),
+                Some(ConnectionEnd::Unauthenticated),
+            ),
+            ("a", false, None, None),
+            ("remembered-a", false, None, None),
+        ] {
+            let (bearers, clients) = clients();
+            bearers.is_full.store(is_full, Ordering::Relaxed);
+            assert_eq!(find(&clients, token).await.err(), status, "{token}");
+            let ended = tokio::time::timeout(Duration::from_secs(3_000), clients.ended());
+            assert_eq!(ended.await.ok(), end, "{token}");
+            let authenticated = bearers.authenticated.load(Ordering::Relaxed);
+            assert_eq!(authenticated == 1, end.is_none(), "{token}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -154,6 +154,9 @@ pub trait Bearers: Send + Sync {
         token: &'a str,
     ) -> BoxFuture<'a, Result<Principal, AuthenticationError>>;
 
+    /// Notes that a request with a valid token has its client.
+    fn note_authenticated(&self);
+
     /// Charges the address of the client for a request that has no well-formed head or token.
     /// Returns the pause that such clients must make now, if any.
     fn charge_rejected(&self) -> Option<Duration>;

@@ -83,7 +83,6 @@ impl ConnectionBearers {
             Ok(principal) => {
                 charged.refund();
                 metrics.bearer_token(BearerOutcome::Verified);
-                self.origin.authenticated();
                 Ok(principal)
             }
             Err(error) if error.is_unavailable() => {
@@ -144,7 +143,6 @@ impl Bearers for ConnectionBearers {
     fn remembered(&self, token: &str) -> Option<Principal> {
         let principal = self.shared.verifier.cached(token)?;
         self.engine.metrics.bearer_token(BearerOutcome::Cached);
-        self.origin.authenticated();
         Some(principal)
     }
 
@@ -153,6 +151,10 @@ impl Bearers for ConnectionBearers {
         token: &'a str,
     ) -> BoxFuture<'a, Result<Principal, AuthenticationError>> {
         Box::pin(self.principal_of(token))
+    }
+
+    fn note_authenticated(&self) {
+        self.origin.authenticated();
     }
 
     fn charge_rejected(&self) -> Option<Duration> {

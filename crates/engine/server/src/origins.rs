@@ -168,7 +168,7 @@ impl OriginEntry {
         }
     }
 
-    /// Notes that the connection has sent a valid token.
+    /// Notes that the connection has sent a valid token, and that its principal has a session.
     pub(crate) fn authenticated(&self) {
         let mut unauthenticated = self
             .unauthenticated
