@@ -45,7 +45,7 @@ pub(crate) struct ConnectionBearers {
     service: HttpService,
     engine: Arc<Engine>,
     shared: BearerAuthentication,
-    origin: OriginEntry,
+    origin: Arc<OriginEntry>,
     /// The connections to the engine, one per principal that is in use.
     sessions: Mutex<JoinSet<()>>,
 }
@@ -55,7 +55,7 @@ impl ConnectionBearers {
         service: HttpService,
         engine: Arc<Engine>,
         shared: BearerAuthentication,
-        origin: OriginEntry,
+        origin: Arc<OriginEntry>,
     ) -> Self {
         Self {
             service,

@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use sealwire_http::BodyAccount;
 use sealwire_service::memory::{Account, Budget, leaves_enough_for_others};
 use sealwire_settings::Limits;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::connection::Pace;
@@ -46,6 +47,9 @@ pub(crate) struct Origins {
     connections_max: usize,
     rejected_per_s_max: u32,
     network: NetworkScheduler,
+    /// The share of the network threads for all connections without a valid token so far. With
+    /// shares of their own, many addresses would leave little to principals.
+    unauthenticated_network: Arc<Flow>,
     heads: Budget,
 }
 
@@ -61,7 +65,7 @@ pub(crate) struct Origin {
     unauthenticated: AtomicUsize,
     /// Permit of the token that is next to be charged, so that tokens are checked in their order.
     next: Semaphore,
-    /// The share of the network threads for TLS and HTTP of connections without a principal.
+    /// The share of the network threads for TLS and HTTP of connections after a valid token.
     network: Arc<Flow>,
     heads: Budget,
 }
@@ -73,6 +77,7 @@ pub(crate) struct OriginEntry {
     origin: Arc<Origin>,
     /// Held until the first valid token.
     unauthenticated: Mutex<Option<UnauthenticatedConnection>>,
+    is_authenticated: watch::Sender<bool>,
 }
 
 /// Counts a connection without a valid token until it is dropped.
@@ -94,6 +99,7 @@ impl Origins {
             connections_max: limits.connections_per_principal_max,
             rejected_per_s_max: limits.rejected_per_s_max,
             network: network.clone(),
+            unauthenticated_network: network.flow(),
             heads: Budget::new(HEAD_BYTES_MAX, HEADS_IN_USE),
         })
     }
@@ -141,6 +147,7 @@ impl Origins {
             address,
             origin: Arc::clone(&known.origin),
             unauthenticated: Mutex::new(Some(unauthenticated)),
+            is_authenticated: watch::Sender::new(false),
         })
     }
 
@@ -155,9 +162,32 @@ impl Origins {
 }
 
 impl OriginEntry {
-    /// Returns the share of the network threads for the connection.
+    /// Returns the share of the network threads for new tasks of the connection.
     pub(crate) fn network(&self) -> &Arc<Flow> {
-        &self.origin.network
+        if *self.is_authenticated.borrow() {
+            &self.origin.network
+        } else {
+            &self.origins.unauthenticated_network
+        }
+    }
+
+    /// Runs a future of the connection. It uses the share of all connections without a valid token
+    /// until the first valid token, and then that of its address.
+    pub(crate) async fn run<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        let unauthenticated = Arc::clone(&self.origins.unauthenticated_network);
+        tokio::select! {
+            biased;
+            output = unauthenticated.run(future.as_mut()) => return output,
+            () = self.wait_until_authenticated() => (),
+        }
+        Arc::clone(&self.origin.network).run(future).await
+    }
+
+    async fn wait_until_authenticated(&self) {
+        let mut changes = self.is_authenticated.subscribe();
+        // The sender lives as long as `self`.
+        let _ = changes.wait_for(|is_authenticated| *is_authenticated).await;
     }
 
     /// Returns the memory for heads of requests whose token is not checked yet: that of the
@@ -174,7 +204,9 @@ impl OriginEntry {
             .unauthenticated
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        drop(unauthenticated.take());
+        if unauthenticated.take().is_some() {
+            self.is_authenticated.send_replace(true);
+        }
     }
 
     /// Charges the address for a token, before it is checked. Waits while earlier tokens of the
@@ -336,6 +368,36 @@ mod tests {
         assert_eq!(origin.unauthenticated.load(Ordering::Relaxed), 0);
         drop(first);
         assert_eq!(origin.unauthenticated.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test]
+    async fn connections_share_one_flow_until_the_first_token() {
+        let origins = origins(|_| ());
+        let entries = ["192.0.2.1", "192.0.2.2"].map(|one| origins.register(ip(one)).unwrap());
+        let shared = &origins.unauthenticated_network;
+        for entry in &entries {
+            assert!(Arc::ptr_eq(entry.network(), shared));
+            assert_eq!(entry.run(std::future::ready(7)).await, 7);
+        }
+
+        let [first, second] = &entries;
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let running = first.run(async {
+            first.authenticated();
+            tokio::task::yield_now().await;
+            // The connection runs on with the share of its address, and uses some of it.
+            std::thread::sleep(Duration::from_millis(1));
+            receiver.await
+        });
+        let (output, sent) = tokio::join!(running, async {
+            first.wait_until_authenticated().await;
+            sender.send(8)
+        });
+        assert_eq!((output, sent), (Ok(8), Ok(())));
+        assert!(Arc::ptr_eq(first.network(), &first.origin.network));
+        assert!(!first.origin.network.used()[0].is_zero());
+        assert!(Arc::ptr_eq(second.network(), shared));
+        assert!(second.origin.network.used()[0].is_zero());
     }
 
     #[test]
