@@ -234,6 +234,12 @@ impl OriginEntry {
     /// that the address must make, if any.
     pub(crate) fn charge_rejected(&self) -> Option<Duration> {
         let now = Instant::now();
+        // A token that waits for its check goes first. Otherwise requests without tokens would take
+        // each place before it.
+        let is_token_waiting = self.origin.next.available_permits() == 0;
+        if is_token_waiting && self.origin.pace.owes(now) {
+            return Some(WAIT_MAX);
+        }
         let pause = self.origin.pace.pause(now);
         if pause.is_none() {
             self.origin.pace.count_rejection(now);
@@ -458,6 +464,32 @@ mod tests {
             checked += u32::from(charged);
         }
         assert!((10..=13).contains(&checked), "{checked}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_without_a_token_yield_to_waiting_tokens() {
+        let origins = origins(|limits| limits.rejected_per_s_max = 100);
+        let entry = origins.register(ip("192.0.2.1")).unwrap();
+        while entry.charge_rejected().is_none() {}
+
+        // A flood asks for each place before the token can.
+        let flood = async {
+            for _ in 0..10_000 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                assert_eq!(entry.charge_rejected(), Some(WAIT_MAX));
+            }
+        };
+        tokio::select! {
+            biased;
+            charged = entry.charge() => assert!(charged.is_ok(), "the token waits too long"),
+            () = flood => panic!("the token waits longer than the flood"),
+        }
+
+        // Without a waiting token, the rate is theirs.
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(entry.charge_rejected(), None);
+        let other = origins.register(ip("192.0.2.2")).unwrap();
+        assert_eq!(other.charge_rejected(), None);
     }
 
     /// Polls all futures together. Returns for each whether it succeeded.
