@@ -183,15 +183,26 @@ impl BearerClients {
             },
             None => problem,
         })?;
+        // A remembered token waits for nothing, so forged tokens of its address cannot keep it out.
+        let principal = match self.bearers.remembered(token) {
+            Some(principal) => principal,
+            None => self.check(head, token).await?,
+        };
+        // A principal with too many sessions must not keep further connections open by its token.
+        let client = self.client(principal)?;
+        self.is_authenticated.store(true, Ordering::Relaxed);
+        self.bearers.note_authenticated();
+        Ok(client)
+    }
+
+    /// Checks a token. Holds memory of the address for the head meanwhile.
+    async fn check(&self, head: &Parts, token: &str) -> Result<Principal, Problem> {
         let mut memory = self.bearers.head_memory().new_reservation();
         memory
             .grow_to(head::bytes(head))
             .map_err(|_| too_many("too many requests wait for the check of their tokens"))?;
-
         let authenticated = self.bearers.authenticate(token).await;
-        let principal = authenticated.map_err(Problem::unauthenticated)?;
-        self.is_authenticated.store(true, Ordering::Relaxed);
-        self.client(principal)
+        authenticated.map_err(Problem::unauthenticated)
     }
 
     /// Returns the client of a principal, with a session that is open.
@@ -315,6 +326,7 @@ mod tests {
         /// The statuses of rejected requests.
         rejected: Mutex<Vec<u16>>,
         charged: AtomicUsize,
+        authenticated: AtomicUsize,
     }
 
     impl Default for EveryToken {
@@ -326,6 +338,7 @@ mod tests {
                 heads: [8 << 10, 64 << 10].map(|bytes| Budget::new(bytes, "heads")),
                 rejected: Mutex::default(),
                 charged: AtomicUsize::new(0),
+                authenticated: AtomicUsize::new(0),
             }
         }
     }
@@ -337,6 +350,11 @@ mod tests {
     }
 
     impl Bearers for EveryToken {
+        fn remembered(&self, token: &str) -> Option<Principal> {
+            let name = token.strip_prefix("remembered-")?;
+            Principal::from_token("ci", name)
+        }
+
         fn authenticate<'a>(
             &'a self,
             token: &'a str,
@@ -348,6 +366,10 @@ mod tests {
                 Principal::from_token("ci", token)
                     .ok_or_else(|| AuthenticationError::Invalid("not a name".into()))
             })
+        }
+
+        fn note_authenticated(&self) {
+            self.authenticated.fetch_add(1, Ordering::Relaxed);
         }
 
         fn charge_rejected(&self) -> Option<Duration> {
@@ -501,6 +523,29 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn connections_end_without_a_session() {
+        for (token, is_full, status, end) in [
+            ("a", true, Some(429), Some(ConnectionEnd::Unauthenticated)),
+            (
+                "remembered-a",
+                true,
+                Some(429),
+                Some(ConnectionEnd::Unauthenticated),
+            ),
+            ("a", false, None, None),
+            ("remembered-a", false, None, None),
+        ] {
+            let (bearers, clients) = clients();
+            bearers.is_full.store(is_full, Ordering::Relaxed);
+            assert_eq!(find(&clients, token).await.err(), status, "{token}");
+            let ended = tokio::time::timeout(Duration::from_secs(3_000), clients.ended());
+            assert_eq!(ended.await.ok(), end, "{token}");
+            let authenticated = bearers.authenticated.load(Ordering::Relaxed);
+            assert_eq!(authenticated == 1, end.is_none(), "{token}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn requests_without_a_principal_are_counted_and_charged() {
         let (bearers, clients) = clients();
         let long = "x".repeat(head::HEADER_BYTES_MAX);
@@ -534,6 +579,7 @@ mod tests {
         let others = async {
             assert_eq!(find(&clients, "a").await.err(), Some(429));
             assert_eq!(*bearers.rejected.lock().unwrap(), [429]);
+            find(&clients, "remembered-a").await.unwrap();
         };
         tokio::select! {
             biased;

@@ -145,11 +145,17 @@ pub enum Clients {
 
 /// Authenticates the requests of a connection without a client certificate.
 pub trait Bearers: Send + Sync {
-    /// Returns the principal of a token.
+    /// Returns the principal of a token that was verified a short time ago. Does not wait.
+    fn remembered(&self, token: &str) -> Option<Principal>;
+
+    /// Returns the principal of a token that is not remembered.
     fn authenticate<'a>(
         &'a self,
         token: &'a str,
     ) -> BoxFuture<'a, Result<Principal, AuthenticationError>>;
+
+    /// Notes that a request with a valid token has its client.
+    fn note_authenticated(&self);
 
     /// Charges the address of the client for a request that has no well-formed head or token.
     /// Returns the pause that such clients must make now, if any.

@@ -100,7 +100,7 @@ pub(crate) trait Serve: Clone + Send + Sync + 'static {
     /// are [`Serve::origins`].
     fn serve_without_certificate<S>(
         self,
-        origin: OriginEntry,
+        origin: Arc<OriginEntry>,
         stream: S,
     ) -> impl Future<Output = ()> + Send
     where
@@ -314,9 +314,9 @@ impl<T: Serve> Acceptor<T> {
                     share.run(service.serve(peer, stream, shutdown)).await;
                 }
                 HandshakenClient::NoCertificate(entry) => {
-                    let share = Arc::clone(entry.network());
-                    let serving = service.serve_without_certificate(entry, stream);
-                    share.run(serving).await;
+                    let entry = Arc::new(entry);
+                    let serving = service.serve_without_certificate(Arc::clone(&entry), stream);
+                    entry.run(serving).await;
                 }
             }
         });

@@ -45,7 +45,7 @@ pub(crate) struct ConnectionBearers {
     service: HttpService,
     engine: Arc<Engine>,
     shared: BearerAuthentication,
-    origin: OriginEntry,
+    origin: Arc<OriginEntry>,
     /// The connections to the engine, one per principal that is in use.
     sessions: Mutex<JoinSet<()>>,
 }
@@ -55,7 +55,7 @@ impl ConnectionBearers {
         service: HttpService,
         engine: Arc<Engine>,
         shared: BearerAuthentication,
-        origin: OriginEntry,
+        origin: Arc<OriginEntry>,
     ) -> Self {
         Self {
             service,
@@ -75,22 +75,14 @@ impl ConnectionBearers {
 
     async fn principal_of(&self, token: &str) -> Result<Principal, AuthenticationError> {
         let metrics = &self.engine.metrics;
-        let verifier = &self.shared.verifier;
-        if let Some(principal) = verifier.cached(token) {
-            metrics.bearer_token(BearerOutcome::Cached);
-            self.origin.authenticated();
-            return Ok(principal);
-        }
-
         let charged = self.origin.charge().await.map_err(|retry_after| {
             metrics.bearer_token(BearerOutcome::Limited);
             AuthenticationError::Limited { retry_after }
         })?;
-        match verifier.verify(token).await {
+        match self.shared.verifier.verify(token).await {
             Ok(principal) => {
                 charged.refund();
                 metrics.bearer_token(BearerOutcome::Verified);
-                self.origin.authenticated();
                 Ok(principal)
             }
             Err(error) if error.is_unavailable() => {
@@ -148,11 +140,21 @@ impl ConnectionBearers {
 }
 
 impl Bearers for ConnectionBearers {
+    fn remembered(&self, token: &str) -> Option<Principal> {
+        let principal = self.shared.verifier.cached(token)?;
+        self.engine.metrics.bearer_token(BearerOutcome::Cached);
+        Some(principal)
+    }
+
     fn authenticate<'a>(
         &'a self,
         token: &'a str,
     ) -> BoxFuture<'a, Result<Principal, AuthenticationError>> {
         Box::pin(self.principal_of(token))
+    }
+
+    fn note_authenticated(&self) {
+        self.origin.authenticated();
     }
 
     fn charge_rejected(&self) -> Option<Duration> {

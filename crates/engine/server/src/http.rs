@@ -142,8 +142,8 @@ impl HttpService {
         }
     }
 
-    /// Returns the options of a connection whose tasks use this share of the network threads.
-    fn options(&self, network: &Arc<Flow>) -> HttpOptions {
+    /// Returns the options of a connection whose tasks are started by `spawn`.
+    fn options(&self, spawn: Spawn) -> HttpOptions {
         let limits = &self.engine.limits;
         HttpOptions {
             body_bytes_max: limits.message_bytes_max,
@@ -155,7 +155,7 @@ impl HttpService {
             body_time_max: Duration::from_millis(limits.message_ms_max),
             write_time_max: Duration::from_millis(limits.write_stall_ms_max),
             streams_max: u32::try_from(limits.in_flight_per_connection_max).unwrap_or(u32::MAX),
-            spawn: spawner(network),
+            spawn,
         }
     }
 
@@ -178,6 +178,13 @@ fn spawner(network: &Arc<Flow>) -> Spawn {
     Arc::new(move |task| drop(tokio::spawn(Arc::clone(&network).run(task))))
 }
 
+/// Returns a function that spawns tasks of a connection without a certificate, with its share of the
+/// network threads at that time.
+fn spawner_of_origin(origin: &Arc<OriginEntry>) -> Spawn {
+    let origin = Arc::clone(origin);
+    Arc::new(move |task| drop(tokio::spawn(Arc::clone(origin.network()).run(task))))
+}
+
 impl Serve for HttpService {
     const ALPN: &'static [&'static [u8]] = &sealwire_http::ALPN;
 
@@ -185,7 +192,7 @@ impl Serve for HttpService {
     where
         S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
     {
-        let options = self.options(&peer.state.network);
+        let options = self.options(spawner(&peer.state.network));
         let drain_end = self.drain_end(shutdown.clone());
         let link = self.link(&peer.state, None);
         let clients = Clients::Certificate(link.client);
@@ -199,14 +206,14 @@ impl Serve for HttpService {
         self.bearers.as_ref().map(|bearers| &bearers.origins)
     }
 
-    async fn serve_without_certificate<S>(self, origin: OriginEntry, stream: S)
+    async fn serve_without_certificate<S>(self, origin: Arc<OriginEntry>, stream: S)
     where
         S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
     {
         let Some(shared) = self.bearers.clone() else {
             return;
         };
-        let options = self.options(origin.network());
+        let options = self.options(spawner_of_origin(&origin));
         let drain_end = self.drain_end(shared.shutdown());
         let engine = Arc::clone(&self.engine);
         let bearers = Arc::new(ConnectionBearers::new(self, engine, shared, origin));
