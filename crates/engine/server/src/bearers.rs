@@ -121,7 +121,7 @@ impl ConnectionBearers {
             client,
             engine: pipe,
             results,
-        } = self.service.link(&state, Some(Arc::clone(&entry)));
+        } = self.service.link(&entry);
         let peer = Peer {
             principal: principal.clone(),
             state: Arc::clone(&state),
