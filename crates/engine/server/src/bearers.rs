@@ -85,8 +85,8 @@ impl ConnectionBearers {
                 metrics.bearer_token(BearerOutcome::Verified);
                 Ok(principal)
             }
+            // The token stays charged, because it was parsed like every other one.
             Err(error) if error.is_unavailable() => {
-                charged.refund();
                 metrics.bearer_token(BearerOutcome::Unavailable);
                 Err(AuthenticationError::Unavailable(error.to_string()))
             }
