@@ -30,8 +30,9 @@ pub enum ContextProblem {
     /// The item has no value at the path, or nil.
     #[error("the item of this field has no value at the path of contexts")]
     Missing,
-    /// The item has a key twice, so that the path leads to several values. Readers would differ on
-    /// which of them is the context.
+    /// The item has a key twice, so that the path leads to several values, of which one can be nil.
+    /// Readers would differ on which of them is the context. Only values at the path count: an equal
+    /// key before the end of the path, whose value has no such value, is not noticed.
     #[error(
         "the item of this field has several values at the path of contexts, because a key occurs twice"
     )]
@@ -214,7 +215,8 @@ impl ContextScan {
                     out_bytes_max: usize::MAX,
                 };
                 let walk = Walk::new(Arc::clone(selection), Containers::Whole, limits);
-                Some(walk.without_output())
+                // A reader that takes the last of equal keys sees nil, if that is the last value.
+                Some(walk.without_output().with_nil())
             }
         };
         Self {
@@ -426,6 +428,7 @@ fn write_context(token: Token<'_>, out: &mut Vec<u8>) -> Result<(), ContextProbl
         Token::Str(text) => out.extend_from_slice(text),
         Token::Uint(number) => drop(write!(out, "{number}")),
         Token::Int(number) => drop(write!(out, "{number}")),
+        Token::Nil => return Err(ContextProblem::Missing),
         _ => return Err(ContextProblem::WrongType),
     }
     Ok(())
@@ -605,6 +608,24 @@ mod tests {
                     assert_eq!(fields, expected, "{contexts:?} {select:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn values_that_occur_twice_are_no_context() {
+        let repeated = "the item of this field has several values at the path of contexts, because a key occurs twice";
+        let missing = "the item of this field has no value at the path of contexts";
+        for (document, problem) in [
+            // {"id": "a", "id": "b", "v": 1}
+            (&b"\x91\x83\xa2id\xa1a\xa2id\xa1b\xa1v\x01"[..], repeated),
+            (b"\x91\x83\xa2id\xa1a\xa2id\xc0\xa1v\x01", repeated),
+            (b"\x91\x83\xa2id\xc0\xa2id\xa1a\xa1v\x01", repeated),
+            (b"\x91\x83\xa2id\xc0\xa2id\xc0\xa1v\x01", repeated),
+            (b"\x91\x82\xa2id\xc0\xa1v\x01", missing),
+        ] {
+            let id = Contexts::Path("$.id");
+            let fields = walk(document, &id, Some("$[*].v"), Budget::UNLIMITED);
+            assert_eq!(fields, [format!("$[0].v ! {problem}")], "{document:x?}");
         }
     }
 }
