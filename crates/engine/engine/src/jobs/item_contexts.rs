@@ -105,17 +105,23 @@ impl ContextSource {
     }
 
     /// Returns the predicted work of finding the contexts in a message of this length, and of
-    /// authenticating them with its fields.
+    /// authenticating them with its fields. An estimate, as if each field had a context of the mean
+    /// length: a long context beside most of the fields takes more.
     pub(crate) fn extra_work(&self, message_bytes: usize, fields: u64) -> ExtraWork {
         match self {
             Self::Listed(list) => {
                 let mean = list.bytes.len() / list.ends.len().max(1);
                 authenticated(fields, mean)
             }
-            Self::Path(_) => ExtraWork {
-                fields: 0,
-                bytes: message_bytes as u64,
-            },
+            Self::Path(_) => {
+                // Each context is a value of the message.
+                let mean = message_bytes as u64 / fields.max(1);
+                let mean = usize::try_from(mean).unwrap_or(usize::MAX);
+                authenticated(fields, mean.min(CONTEXT_BYTES_MAX)).plus(ExtraWork {
+                    fields: 0,
+                    bytes: message_bytes as u64,
+                })
+            }
         }
     }
 }
@@ -608,6 +614,27 @@ mod tests {
                     assert_eq!(fields, expected, "{contexts:?} {select:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn predicted_work_contains_the_authentication() {
+        let id = Contexts::Path("$.id");
+        let listed = Contexts::Listed(vec![&b"four"[..], b"and eight", b"more"]);
+        for (contexts, message_bytes, fields, bytes) in [
+            (&id, 300, 0, 300),
+            (&id, 300, 10, 300 + 100),
+            (&id, 20_000_000, 4_000_000, 20_000_000 + 6_666_666),
+            // No context is longer than 4,096 bytes.
+            (&id, 1_000_000, 2, 1_000_000 + 2_730),
+            (&listed, 300, 30, 50),
+        ] {
+            let predicted = ContextSource::new(contexts).extra_work(message_bytes, fields);
+            assert_eq!(
+                predicted.bytes, bytes,
+                "{contexts:?} {message_bytes} {fields}"
+            );
+            assert_eq!(predicted.fields, 0);
         }
     }
 
