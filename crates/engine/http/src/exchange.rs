@@ -225,7 +225,10 @@ impl ClientExchange {
         let form = Form::of(&head.headers)?;
         let mut params = Params::of_app(app);
         params.add_headers(method, &head.headers)?;
-        let text = body.read(&self.options, &mut memory, head_bytes).await?;
+        let pace = &*self.client.pace;
+        let text = body
+            .read(&self.options, pace, &mut memory, head_bytes)
+            .await?;
         if form.encoding == Encoding::Json {
             // Most documents are no longer as MessagePack.
             grow(&mut memory, head_bytes + 2 * text.len())?;

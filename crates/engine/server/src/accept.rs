@@ -448,7 +448,7 @@ impl Principals {
 /// Counts one connection of a principal until it is dropped. The last one removes the principal.
 pub(crate) struct PrincipalEntry {
     principals: Arc<Principals>,
-    principal: Principal,
+    pub(crate) principal: Principal,
     pub(crate) state: Arc<PrincipalState>,
 }
 

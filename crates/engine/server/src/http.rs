@@ -21,6 +21,7 @@ use sealwire_http::{
 use sealwire_service::http_server::stall::Spawn;
 use sealwire_settings::Config;
 use sealwire_telemetry::metrics::HttpStatusLabel;
+use sealwire_wire::RpcError;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -60,6 +61,14 @@ impl Pace for PrincipalPace {
         let until = self.entry.state.pace.pause(Instant::now())?;
         self.engine.metrics.count_read_pause();
         Some(until)
+    }
+
+    fn require_role(&self) -> BoxFuture<'_, Result<(), RpcError>> {
+        Box::pin(async move {
+            let principal = &self.entry.principal;
+            let checked = self.engine.decider.require_role(principal).await;
+            checked.map_err(|failure| failure.to_rpc_error())
+        })
     }
 }
 
