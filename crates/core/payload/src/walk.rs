@@ -80,6 +80,8 @@ pub struct Walk {
     copied_to: usize,
     /// True if nothing is copied to the output.
     discards: bool,
+    /// True if nil is passed to the transform.
+    passes_nil: bool,
     /// Start of the current container that is one field. The bytes of the field must not be copied
     /// yet.
     whole_at: Option<usize>,
@@ -116,6 +118,7 @@ impl Walk {
             position: 0,
             copied_to: 0,
             discards: false,
+            passes_nil: false,
             whole_at: None,
             fields: 0,
             work: 0,
@@ -133,6 +136,15 @@ impl Walk {
     pub fn without_output(self) -> Self {
         Self {
             discards: true,
+            ..self
+        }
+    }
+
+    /// Makes the walk pass selected nil values to the transform too.
+    #[must_use]
+    pub fn with_nil(self) -> Self {
+        Self {
+            passes_nil: true,
             ..self
         }
     }
@@ -293,7 +305,7 @@ impl Walk {
         self.met |= states;
         match token {
             Token::Array(_) | Token::Map(_) => self.enter(token, start, states),
-            Token::Nil => Ok(()),
+            Token::Nil if !self.passes_nil => Ok(()),
             _ if states & EVERYTHING != 0 || self.selection.accepts(states) => {
                 self.field(pass, token, start, states)
             }
@@ -601,6 +613,29 @@ mod tests {
             )
         );
         assert!(out.is_empty());
+    }
+
+    #[test]
+    fn nil_is_a_field_only_of_a_walk_with_nil() {
+        let input = [0x94, 0xc0, 0x01, 0xc0, 0x91, 0xc0];
+        for (passes_nil, select, fields) in [
+            (false, "$", 1),
+            (true, "$", 1),
+            (false, "$[0]", 0),
+            (true, "$[0]", 1),
+            (false, "$[*]", 2),
+            (true, "$[*]", 4),
+            (true, "$[3][0]", 1),
+            (true, "$[3][1]", 0),
+        ] {
+            let selection = Arc::new(Selection::parse([select]).unwrap());
+            let walk = Walk::new(selection, Containers::Whole, WalkLimits::default());
+            let mut walk = if passes_nil { walk.with_nil() } else { walk };
+            let mut out = Vec::new();
+            let done = walk.advance(&input, &mut out, &mut Paths::default(), WIDE);
+            assert_eq!(done, Ok(Progress::Done { consumed: 6 }), "{select}");
+            assert_eq!(walk.fields(), fields, "{passes_nil} {select}");
+        }
     }
 
     #[test]

@@ -37,8 +37,8 @@ pub trait Operation: Send + Sync {
     /// Returns the kind of work for the app of this name, to predict its cost.
     fn kind(&self, apps: &Apps, app: &str) -> OperationKind;
 
-    /// Returns an upper bound of the work that is not proportional to the number of fields or their
-    /// bytes.
+    /// Returns an estimate of the work that is not proportional to the number of fields or their
+    /// bytes, from the size of the message alone.
     fn extra_work(&self, _: MessageSize) -> ExtraWork {
         ExtraWork::default()
     }

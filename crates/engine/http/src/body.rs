@@ -17,11 +17,14 @@ use sealwire_service::http_server::stall::OfferedBytes;
 use sealwire_service::memory::{GrowError, Reservation};
 use tokio::time::timeout;
 
-use crate::HttpOptions;
 use crate::problem::Problem;
+use crate::{HttpOptions, Pace};
 
 /// Suggested pause before the next attempt if no memory is left.
 const MEMORY_RETRY_MS: u32 = 100;
+
+/// Most bytes of a body that are read before the principal must have a role.
+const BYTES_WITHOUT_ROLE_MAX: usize = 64 << 10;
 
 /// The encoding of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,10 +149,12 @@ impl RequestBody {
     /// are already in the reservation.
     ///
     /// # Errors
-    /// A body that is too long, too slow, cut, or for which no memory is left.
+    /// A body that is too long, too slow, cut, or for which no memory is left, or a long body of a
+    /// principal without a role.
     pub(crate) async fn read(
         &mut self,
         options: &HttpOptions,
+        pace: &dyn Pace,
         memory: &mut Reservation<2>,
         head_bytes: usize,
     ) -> Result<Bytes, Problem> {
@@ -165,6 +170,7 @@ impl RequestBody {
         self.is_started = true;
         let mut bytes = Vec::new();
         let reading = async {
+            let mut has_role = false;
             while let Some(frame) = self.incoming.frame().await {
                 let frame = frame.map_err(|_| Problem::bad_request("the body ended too early"))?;
                 let Ok(chunk) = frame.into_data() else {
@@ -173,6 +179,10 @@ impl RequestBody {
                 let len = bytes.len() + chunk.len();
                 if len > options.body_bytes_max {
                     return Err(too_large(options));
+                }
+                if len > BYTES_WITHOUT_ROLE_MAX && !has_role {
+                    pace.require_role().await.map_err(Problem::rejected_here)?;
+                    has_role = true;
                 }
                 if len > bytes.capacity() {
                     let capacity = (2 * len).min(longest).max(len);

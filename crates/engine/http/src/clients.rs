@@ -315,6 +315,10 @@ mod tests {
         fn pause(&self) -> Option<Instant> {
             None
         }
+
+        fn require_role(&self) -> BoxFuture<'_, Result<(), RpcError>> {
+            Box::pin(std::future::ready(Ok(())))
+        }
     }
 
     /// Accepts every token as the name of its principal. Keeps the engine's ends of connections.

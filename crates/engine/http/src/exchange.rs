@@ -225,7 +225,10 @@ impl ClientExchange {
         let form = Form::of(&head.headers)?;
         let mut params = Params::of_app(app);
         params.add_headers(method, &head.headers)?;
-        let text = body.read(&self.options, &mut memory, head_bytes).await?;
+        let pace = &*self.client.pace;
+        let text = body
+            .read(&self.options, pace, &mut memory, head_bytes)
+            .await?;
         if form.encoding == Encoding::Json {
             // Most documents are no longer as MessagePack.
             grow(&mut memory, head_bytes + 2 * text.len())?;
@@ -233,8 +236,8 @@ impl ClientExchange {
 
         // A method without a document takes its parameters as an object in any case.
         let is_object = form.is_request || !method.takes_document();
-        let translated = self
-            .translate(form.encoding, is_object, params, text.clone())
+        let (translated, mut memory) = self
+            .translate(form.encoding, is_object, params, text.clone(), memory)
             .await?;
         grow(&mut memory, head_bytes + translated.bytes)?;
         memory.shrink_to(head_bytes + translated.bytes);
@@ -259,19 +262,22 @@ impl ClientExchange {
         self.response(received, style, memory).await
     }
 
-    /// Translates a body to the parameters of the contract.
+    /// Translates a body to the parameters of the contract. Returns its memory too.
     async fn translate(
         &self,
         encoding: Encoding,
         is_object: bool,
         params: Params,
         body: Bytes,
-    ) -> Result<Translated, Problem> {
+        memory: Reservation<2>,
+    ) -> Result<(Translated, Reservation<2>), Problem> {
         let limits = self.limits(self.options.body_bytes_max);
-        self.convert(body.len(), move || {
-            translate(encoding, is_object, params, body, limits)
-        })
-        .await?
+        let (translated, memory) = self
+            .convert(body.len(), memory, move || {
+                translate(encoding, is_object, params, body, limits)
+            })
+            .await?;
+        Ok((translated?, memory))
     }
 
     /// Sends a request to the engine and returns its response.
@@ -291,27 +297,18 @@ impl ClientExchange {
         received.await.map_err(Problem::from)
     }
 
-    /// Converts a document. A blocking thread converts a long document, because the conversion would
-    /// delay every other connection of the network thread. A principal uses one such thread at a time.
-    async fn convert<T: Send + 'static>(
+    /// Converts a document under the limits of the principal, which stay until the conversion ends.
+    /// Returns `memory` too.
+    async fn convert<T: Send + 'static, M: Send + 'static>(
         &self,
         bytes: usize,
+        memory: M,
         conversion: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Problem> {
-        if bytes <= INLINE_BYTES_MAX {
-            return Ok(conversion());
-        }
-        let Permits { all, principal } = self.client.conversions.clone();
-        // A principal that waits for its own permit takes none of the shared permits. The semaphores
-        // are never closed.
-        let principal = principal.acquire_owned().await;
-        let permits = (principal, all.acquire_owned().await);
-        let converted = tokio::task::spawn_blocking(move || {
-            let converted = conversion();
-            drop(permits);
-            converted
-        });
-        converted.await.map_err(|_| internal_error())
+    ) -> Result<(T, M), Problem> {
+        let permits = self.client.conversions.clone();
+        let held = (memory, Arc::clone(&self.client));
+        let (converted, (memory, _)) = convert(permits, bytes, held, conversion).await?;
+        Ok((converted, memory))
     }
 
     /// Returns the response, which holds its memory until it is sent.
@@ -319,7 +316,7 @@ impl ClientExchange {
         &self,
         received: Received,
         style: Style,
-        mut memory: Reservation<2>,
+        memory: Reservation<2>,
     ) -> Result<Response<Bytes>, Problem> {
         let Received {
             message,
@@ -331,13 +328,16 @@ impl ClientExchange {
             Style::JsonDocument { text, .. } => text.len().max(result_bytes),
             Style::Object(_) | Style::MsgPackDocument => result_bytes,
         };
+        let (rendered, (mut memory, result_memory)) = self
+            .convert(bytes, (memory, result_memory), move || {
+                render(&message, style, limits)
+            })
+            .await?;
         let Rendered {
             encoding,
             body,
             headers,
-        } = self
-            .convert(bytes, move || render(&message, style, limits))
-            .await??;
+        } = rendered?;
 
         // The memory of the result is enough for a body of its length. An executed request is never
         // rejected, because its client would repeat a change that was made.
@@ -364,6 +364,32 @@ impl ClientExchange {
             out_bytes_max,
         }
     }
+}
+
+/// Converts a document. A blocking thread converts a long document, because the conversion would
+/// delay every other connection of the network thread. A principal uses one such thread at a time.
+///
+/// The conversion runs on if its request is dropped, so its thread keeps `held` until it ends.
+/// Otherwise returns `held` too.
+async fn convert<T: Send + 'static, H: Send + 'static>(
+    Permits { all, principal }: Permits,
+    bytes: usize,
+    held: H,
+    conversion: impl FnOnce() -> T + Send + 'static,
+) -> Result<(T, H), Problem> {
+    if bytes <= INLINE_BYTES_MAX {
+        return Ok((conversion(), held));
+    }
+    // A principal that waits for its own permit takes none of the shared permits. The semaphores
+    // are never closed.
+    let principal = principal.acquire_owned().await;
+    let permits = (principal, all.acquire_owned().await);
+    let converted = tokio::task::spawn_blocking(move || {
+        let converted = conversion();
+        drop(permits);
+        (converted, held)
+    });
+    converted.await.map_err(|_| internal_error())
 }
 
 /// Translates a body to MessagePack. An object gives the parameters, and may contain the payload.
@@ -483,4 +509,55 @@ fn unprintable(error: &json::JsonError) -> Problem {
 
 fn internal_error() -> Problem {
     RpcError::new(ErrorCode::Internal, "internal error").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use tokio::sync::{Semaphore, oneshot};
+
+    use super::*;
+
+    fn permits() -> Permits {
+        Permits {
+            all: Arc::new(Semaphore::new(1)),
+            principal: Arc::new(Semaphore::new(1)),
+        }
+    }
+
+    #[tokio::test]
+    async fn conversions_return_what_they_hold() {
+        for bytes in [0, INLINE_BYTES_MAX, INLINE_BYTES_MAX + 1] {
+            let converted = convert(permits(), bytes, "held", || 7).await;
+            assert_eq!(converted.ok(), Some((7, "held")), "{bytes}");
+        }
+    }
+
+    #[tokio::test]
+    async fn cancelled_conversions_keep_their_memory_and_permits() {
+        let permits = permits();
+        let memory = Arc::new(Semaphore::new(1));
+        let held = Arc::clone(&memory).try_acquire_owned().unwrap();
+        let (start, started) = oneshot::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        let conversion = move || {
+            start.send(()).unwrap();
+            // Returns when `end` is dropped.
+            let _ = ended.recv();
+        };
+        let converting = convert(permits.clone(), INLINE_BYTES_MAX + 1, held, conversion);
+        let converting = tokio::spawn(converting);
+        started.await.unwrap();
+        converting.abort();
+        assert!(converting.await.is_err());
+        for semaphore in [&memory, &permits.all, &permits.principal] {
+            assert_eq!(semaphore.available_permits(), 0);
+        }
+
+        drop(end);
+        for semaphore in [&memory, &permits.all, &permits.principal] {
+            assert!(semaphore.acquire().await.is_ok());
+        }
+    }
 }

@@ -49,7 +49,7 @@ use sealwire_access::Principal;
 use sealwire_service::http_server::activity::{Activity, Expired, Timeouts, Watched};
 use sealwire_service::http_server::head_check::{HeadCheck, Upgrade};
 use sealwire_service::http_server::stall::{Spawn, StreamExecutor};
-use sealwire_wire::Method;
+use sealwire_wire::{Method, RpcError};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::time::{Instant, timeout};
 
@@ -80,7 +80,8 @@ const RESPONSE_BYTES_PER_S_MIN: NonZeroU64 = NonZeroU64::new(1 << 20).expect("no
 const GRACEFUL_CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// Observes rejected requests, and slows down a client whose requests are rejected before they
-/// reach the engine. The engine itself slows down a client whose requests it rejects.
+/// reach the engine. The engine itself slows down a client whose requests it rejects. Also says
+/// whether long bodies of the client are read.
 pub trait Pace: Send + Sync {
     /// Counts a request that was rejected with this status before it reached the engine.
     /// `is_fault_of_sender` is false if memory was missing.
@@ -88,6 +89,10 @@ pub trait Pace: Send + Sync {
 
     /// Returns the end of the pause that the client must make now, if any.
     fn pause(&self) -> Option<Instant>;
+
+    /// Checks that the principal has a role, before more than a small part of a body is read.
+    /// Otherwise a principal without a role could occupy memory.
+    fn require_role(&self) -> BoxFuture<'_, Result<(), RpcError>>;
 }
 
 /// A future that a trait object returns.

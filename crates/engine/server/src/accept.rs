@@ -85,8 +85,14 @@ pub(crate) trait Serve: Clone + Send + Sync + 'static {
     /// clients offer none.
     const ALPN: &'static [&'static [u8]] = &[];
 
-    /// Serves one connection until it ends.
-    fn serve<S>(self, peer: Peer, stream: S, shutdown: Shutdown) -> impl Future<Output = ()> + Send
+    /// Serves one connection until it ends. `entry` counts the connection.
+    fn serve<S>(
+        self,
+        peer: Peer,
+        entry: Arc<PrincipalEntry>,
+        stream: S,
+        shutdown: Shutdown,
+    ) -> impl Future<Output = ()> + Send
     where
         S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static;
 
@@ -118,7 +124,7 @@ enum HandshakenClient {
 }
 
 impl Serve for Arc<Engine> {
-    async fn serve<S>(self, peer: Peer, stream: S, shutdown: Shutdown)
+    async fn serve<S>(self, peer: Peer, _entry: Arc<PrincipalEntry>, stream: S, shutdown: Shutdown)
     where
         S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
     {
@@ -311,7 +317,8 @@ impl<T: Serve> Acceptor<T> {
                     };
                     let share = Arc::clone(&entry.state.network);
                     let shutdown = Shutdown::new(drains, guard.disconnected());
-                    share.run(service.serve(peer, stream, shutdown)).await;
+                    let serving = service.serve(peer, Arc::new(entry), stream, shutdown);
+                    share.run(serving).await;
                 }
                 HandshakenClient::NoCertificate(entry) => {
                     let entry = Arc::new(entry);
@@ -441,7 +448,7 @@ impl Principals {
 /// Counts one connection of a principal until it is dropped. The last one removes the principal.
 pub(crate) struct PrincipalEntry {
     principals: Arc<Principals>,
-    principal: Principal,
+    pub(crate) principal: Principal,
     pub(crate) state: Arc<PrincipalState>,
 }
 

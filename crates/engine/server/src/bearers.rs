@@ -85,8 +85,8 @@ impl ConnectionBearers {
                 metrics.bearer_token(BearerOutcome::Verified);
                 Ok(principal)
             }
+            // The token stays charged, because it was parsed like every other one.
             Err(error) if error.is_unavailable() => {
-                charged.refund();
                 metrics.bearer_token(BearerOutcome::Unavailable);
                 Err(AuthenticationError::Unavailable(error.to_string()))
             }
@@ -121,7 +121,7 @@ impl ConnectionBearers {
             client,
             engine: pipe,
             results,
-        } = self.service.link(&state, Some(Arc::clone(&entry)));
+        } = self.service.link(&entry);
         let peer = Peer {
             principal: principal.clone(),
             state: Arc::clone(&state),

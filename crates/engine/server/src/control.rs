@@ -29,7 +29,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::accept::{Acceptor, Principals, Serve, bind};
+use crate::accept::{Acceptor, PrincipalEntry, Principals, Serve, bind};
 use crate::certificates::ConnectionRegistry;
 use crate::connection::Peer;
 use crate::error::StartError;
@@ -492,7 +492,7 @@ impl ControlService {
 }
 
 impl Serve for Arc<ControlService> {
-    async fn serve<S>(self, peer: Peer, stream: S, shutdown: Shutdown)
+    async fn serve<S>(self, peer: Peer, _entry: Arc<PrincipalEntry>, stream: S, shutdown: Shutdown)
     where
         S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
     {

@@ -21,13 +21,14 @@ use sealwire_http::{
 use sealwire_service::http_server::stall::Spawn;
 use sealwire_settings::Config;
 use sealwire_telemetry::metrics::HttpStatusLabel;
+use sealwire_wire::RpcError;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::accept::{PrincipalEntry, Serve};
 use crate::bearers::{BearerAuthentication, ConnectionBearers};
-use crate::connection::{self, Peer, PrincipalState};
+use crate::connection::{self, Peer};
 use crate::network_scheduler::Flow;
 use crate::origins::{OriginEntry, Origins};
 use crate::shutdown::Shutdown;
@@ -41,11 +42,10 @@ const CONVERSIONS_MAX: usize = 4;
 
 /// The pace of a principal, with the metrics of pauses and rejected requests.
 struct PrincipalPace {
-    state: Arc<PrincipalState>,
+    /// Keeps the state of the principal while its requests, conversions or responses hold memory,
+    /// also after its connection has ended.
+    entry: Arc<PrincipalEntry>,
     engine: Arc<Engine>,
-    /// Keeps the state of the principal while its requests or responses hold memory, also after its
-    /// connection inside the process has ended. `None`: the connection of its certificate does.
-    _entry: Option<Arc<PrincipalEntry>>,
 }
 
 impl Pace for PrincipalPace {
@@ -53,14 +53,22 @@ impl Pace for PrincipalPace {
         let label = HttpStatusLabel::of_status(status);
         self.engine.metrics.count_http_rejection(label);
         if is_fault_of_sender {
-            self.state.pace.count_rejection(Instant::now());
+            self.entry.state.pace.count_rejection(Instant::now());
         }
     }
 
     fn pause(&self) -> Option<Instant> {
-        let until = self.state.pace.pause(Instant::now())?;
+        let until = self.entry.state.pace.pause(Instant::now())?;
         self.engine.metrics.count_read_pause();
         Some(until)
+    }
+
+    fn require_role(&self) -> BoxFuture<'_, Result<(), RpcError>> {
+        Box::pin(async move {
+            let principal = &self.entry.principal;
+            let checked = self.engine.decider.require_role(principal).await;
+            checked.map_err(|failure| failure.to_rpc_error())
+        })
     }
 }
 
@@ -107,13 +115,9 @@ impl HttpService {
         }
     }
 
-    /// Creates a connection inside the process for a principal. `entry` keeps the principal's state
-    /// if no other connection does.
-    pub(crate) fn link(
-        &self,
-        state: &Arc<PrincipalState>,
-        entry: Option<Arc<PrincipalEntry>>,
-    ) -> EngineLink {
+    /// Creates a connection inside the process for a principal.
+    pub(crate) fn link(&self, entry: &Arc<PrincipalEntry>) -> EngineLink {
+        let state = &entry.state;
         let shared = state.http.get_or_init(|| PrincipalHttp {
             memory: self.memory.of_principal(),
             conversions: Arc::new(Semaphore::new(1)),
@@ -129,9 +133,8 @@ impl HttpService {
                 principal: Arc::clone(&shared.conversions),
             },
             pace: Arc::new(PrincipalPace {
-                state: Arc::clone(state),
+                entry: Arc::clone(entry),
                 engine: Arc::clone(&self.engine),
-                _entry: entry,
             }),
             spawn: spawner(&state.network),
         };
@@ -188,13 +191,13 @@ fn spawner_of_origin(origin: &Arc<OriginEntry>) -> Spawn {
 impl Serve for HttpService {
     const ALPN: &'static [&'static [u8]] = &sealwire_http::ALPN;
 
-    async fn serve<S>(self, peer: Peer, stream: S, shutdown: Shutdown)
+    async fn serve<S>(self, peer: Peer, entry: Arc<PrincipalEntry>, stream: S, shutdown: Shutdown)
     where
         S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
     {
         let options = self.options(spawner(&peer.state.network));
         let drain_end = self.drain_end(shutdown.clone());
-        let link = self.link(&peer.state, None);
+        let link = self.link(&entry);
         let clients = Clients::Certificate(link.client);
         tokio::join!(
             sealwire_http::serve(stream, clients, options, drain_end),

@@ -249,7 +249,7 @@ impl OriginEntry {
 }
 
 impl ChargedToken<'_> {
-    /// Pays back a token that is valid, or whose validity could not be found out.
+    /// Pays back a token that is valid.
     pub(crate) fn refund(self) {
         self.0.pace.refund_rejection();
     }

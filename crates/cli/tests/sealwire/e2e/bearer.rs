@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use sealwire_dev_ca::{Authority, TokenIssuer, Usage, Validity};
-use sealwire_service::bearer::{Algorithm, IssuerOptions, KeySource};
+use sealwire_service::bearer::{Algorithm, IssuerOptions, JwksUrl, KeySource};
 use sealwire_settings::{Config, Issuers};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -491,6 +492,39 @@ fn rejected_tokens_of_an_address_are_limited_before_their_check() {
         assert_eq!(post(&mut stream, &known).await, 200);
         let limited = "sealwire_bearer_tokens_total{outcome=\"limited\"}";
         assert!(harness.metric(limited).await >= 1.0);
+    });
+}
+
+#[test]
+fn tokens_of_an_issuer_without_keys_are_limited() {
+    run(async {
+        let issuer = Issuer::new();
+        let ca = issuer.folder.path().join("ca.pem");
+        let authority = Authority::create("issuer", Validity::days(1)).unwrap();
+        std::fs::write(&ca, authority.cert_pem()).unwrap();
+        let harness = Harness::with(|config| {
+            issuer.configure(config);
+            config.limits.rejected_per_s_max = 1;
+            config.issuers.0[0].keys = KeySource::Url {
+                // Nothing listens there.
+                url: JwksUrl::parse("https://127.0.0.1:1/keys").unwrap(),
+                ca: ca.clone(),
+                refresh: Duration::from_secs(3_600),
+                stale: Duration::from_secs(3_600),
+            };
+        })
+        .await;
+        let mut requests = tokio::task::JoinSet::new();
+        for _ in 0..10 {
+            let mut stream = connect(&harness).await;
+            let token = issuer.token("web");
+            requests.spawn(async move { post(&mut stream, &token).await });
+        }
+        let statuses = requests.join_all().await;
+        assert!(
+            statuses.contains(&503) && statuses.contains(&429),
+            "{statuses:?}"
+        );
     });
 }
 

@@ -1160,6 +1160,37 @@ fn http_requests_on_rpc_listeners_get_an_http_response() {
 }
 
 #[test]
+fn http_reads_no_long_body_of_a_principal_without_a_role() {
+    run(async {
+        let harness = Harness::prepared(
+            |config| {
+                enforcing(config);
+                with_http(config);
+            },
+            async |control| everything_on(&**control.store(), FULL, "*").await,
+        )
+        .await;
+        let why = "a principal without a role cannot send a message of this length";
+        for (name, bytes, status, is_too_long) in [
+            (FULL, 100 << 10, 200, false),
+            (NOBODY, 100 << 10, 403, true),
+            (NOBODY, 10 << 10, 403, false),
+        ] {
+            let curl = Curl::with(&harness, &harness.another_caller(name));
+            let document = json!({"a": "x".repeat(bytes)}).to_string();
+            for version in ["--http1.1", "--http2"] {
+                let reply = curl
+                    .post("/v1/apps/shop/encrypt", &document, &[version])
+                    .await;
+                let case = format!("{name} {bytes} {version}");
+                assert_eq!(reply.status, status, "{case}");
+                assert_eq!(reply.text().contains(why), is_too_long, "{case}");
+            }
+        }
+    });
+}
+
+#[test]
 fn http_requests_need_roles_and_leave_records() {
     run(async {
         let harness = Harness::prepared(

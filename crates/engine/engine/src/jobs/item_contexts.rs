@@ -30,8 +30,9 @@ pub enum ContextProblem {
     /// The item has no value at the path, or nil.
     #[error("the item of this field has no value at the path of contexts")]
     Missing,
-    /// The item has a key twice, so that the path leads to several values. Readers would differ on
-    /// which of them is the context.
+    /// The item has a key twice, so that the path leads to several values, of which one can be nil.
+    /// Readers would differ on which of them is the context. Only values at the path count: an equal
+    /// key before the end of the path, whose value has no such value, is not noticed.
     #[error(
         "the item of this field has several values at the path of contexts, because a key occurs twice"
     )]
@@ -104,17 +105,23 @@ impl ContextSource {
     }
 
     /// Returns the predicted work of finding the contexts in a message of this length, and of
-    /// authenticating them with its fields.
+    /// authenticating them with its fields. An estimate, as if each field had a context of the mean
+    /// length: a long context beside most of the fields takes more.
     pub(crate) fn extra_work(&self, message_bytes: usize, fields: u64) -> ExtraWork {
         match self {
             Self::Listed(list) => {
                 let mean = list.bytes.len() / list.ends.len().max(1);
                 authenticated(fields, mean)
             }
-            Self::Path(_) => ExtraWork {
-                fields: 0,
-                bytes: message_bytes as u64,
-            },
+            Self::Path(_) => {
+                // Each context is a value of the message.
+                let mean = message_bytes as u64 / fields.max(1);
+                let mean = usize::try_from(mean).unwrap_or(usize::MAX);
+                authenticated(fields, mean.min(CONTEXT_BYTES_MAX)).plus(ExtraWork {
+                    fields: 0,
+                    bytes: message_bytes as u64,
+                })
+            }
         }
     }
 }
@@ -214,7 +221,8 @@ impl ContextScan {
                     out_bytes_max: usize::MAX,
                 };
                 let walk = Walk::new(Arc::clone(selection), Containers::Whole, limits);
-                Some(walk.without_output())
+                // A reader that takes the last of equal keys sees nil, if that is the last value.
+                Some(walk.without_output().with_nil())
             }
         };
         Self {
@@ -426,6 +434,7 @@ fn write_context(token: Token<'_>, out: &mut Vec<u8>) -> Result<(), ContextProbl
         Token::Str(text) => out.extend_from_slice(text),
         Token::Uint(number) => drop(write!(out, "{number}")),
         Token::Int(number) => drop(write!(out, "{number}")),
+        Token::Nil => return Err(ContextProblem::Missing),
         _ => return Err(ContextProblem::WrongType),
     }
     Ok(())
@@ -605,6 +614,45 @@ mod tests {
                     assert_eq!(fields, expected, "{contexts:?} {select:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn predicted_work_contains_the_authentication() {
+        let id = Contexts::Path("$.id");
+        let listed = Contexts::Listed(vec![&b"four"[..], b"and eight", b"more"]);
+        for (contexts, message_bytes, fields, bytes) in [
+            (&id, 300, 0, 300),
+            (&id, 300, 10, 300 + 100),
+            (&id, 20_000_000, 4_000_000, 20_000_000 + 6_666_666),
+            // No context is longer than 4,096 bytes.
+            (&id, 1_000_000, 2, 1_000_000 + 2_730),
+            (&listed, 300, 30, 50),
+        ] {
+            let predicted = ContextSource::new(contexts).extra_work(message_bytes, fields);
+            assert_eq!(
+                predicted.bytes, bytes,
+                "{contexts:?} {message_bytes} {fields}"
+            );
+            assert_eq!(predicted.fields, 0);
+        }
+    }
+
+    #[test]
+    fn values_that_occur_twice_are_no_context() {
+        let repeated = "the item of this field has several values at the path of contexts, because a key occurs twice";
+        let missing = "the item of this field has no value at the path of contexts";
+        for (document, problem) in [
+            // {"id": "a", "id": "b", "v": 1}
+            (&b"\x91\x83\xa2id\xa1a\xa2id\xa1b\xa1v\x01"[..], repeated),
+            (b"\x91\x83\xa2id\xa1a\xa2id\xc0\xa1v\x01", repeated),
+            (b"\x91\x83\xa2id\xc0\xa2id\xa1a\xa1v\x01", repeated),
+            (b"\x91\x83\xa2id\xc0\xa2id\xc0\xa1v\x01", repeated),
+            (b"\x91\x82\xa2id\xc0\xa1v\x01", missing),
+        ] {
+            let id = Contexts::Path("$.id");
+            let fields = walk(document, &id, Some("$[*].v"), Budget::UNLIMITED);
+            assert_eq!(fields, [format!("$[0].v ! {problem}")], "{document:x?}");
         }
     }
 }
