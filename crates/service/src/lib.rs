@@ -13,6 +13,8 @@ pub mod http_client;
 #[cfg(feature = "programs")]
 pub mod http_framing;
 #[cfg(feature = "programs")]
+pub mod log;
+#[cfg(feature = "programs")]
 pub mod log_throttle;
 #[cfg(feature = "programs")]
 pub mod metrics;
