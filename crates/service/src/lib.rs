@@ -17,6 +17,8 @@ pub mod http_framing;
 #[cfg(feature = "programs")]
 pub mod http_server;
 #[cfg(feature = "programs")]
+pub mod log;
+#[cfg(feature = "programs")]
 pub mod log_throttle;
 #[cfg(feature = "programs")]
 pub mod memory;

@@ -6,6 +6,7 @@
 //! the values and check the rules between keys.
 
 mod document;
+mod endpoint;
 mod kind;
 mod problem;
 mod template;
@@ -15,6 +16,7 @@ use std::path::Path;
 use toml::Value;
 
 pub use document::{Document, Lines};
+pub use endpoint::{host_of, is_endpoint};
 pub use kind::{Kind, ListKind, ends_in_key, is_key};
 pub use problem::{Problem, Problems};
 

@@ -150,6 +150,20 @@ impl TrustedFile {
     }
 }
 
+/// Checks that only root and the user of this process can create, replace or remove files in a
+/// folder, and that the folders above and symbolic links in its path are trusted as those of a file.
+/// Blocks on the file system.
+///
+/// # Errors
+/// [`FileError`].
+pub fn check_private_folder(path: &Path) -> Result<(), FileError> {
+    let checked = Process::current().check_private_folder(path);
+    checked.map_err(|reason| FileError {
+        path: path.to_owned(),
+        reason,
+    })
+}
+
 /// Reads a regular file of at most `bytes_max` bytes without checking which users can access it. A
 /// named pipe does not block. Blocks on the file system.
 ///
@@ -433,6 +447,23 @@ impl Process {
             ),
             remedy: Some(format!("chmod {bit}-w {}", quoted(path))),
         })
+    }
+
+    fn check_private_folder(&self, path: &Path) -> Result<(), FileErrorReason> {
+        let (end, metadata) = self.follow_path(path)?;
+        if !metadata.is_dir() {
+            return Err(io::Error::from(io::ErrorKind::NotADirectory).into());
+        }
+        let found = Attributes::of(&metadata);
+        reject_exposure(self.check_owner(&end, &found, true))?;
+        if found.mode & 0o022 == 0 {
+            return Ok(());
+        }
+        Err(FileErrorReason::Exposed(Exposure {
+            problem: format!("{found}: other users can replace files in it; only its owner may"),
+            // Programs of other users need a shared folder such as /tmp.
+            remedy: (found.mode & STICKY == 0).then(|| format!("chmod go-w {}", quoted(&end))),
+        }))
     }
 
     /// Follows a path from the root folder, and checks every folder and symbolic link in it.

@@ -14,8 +14,7 @@ use sealwire_service::core_dumps;
 use sealwire_service::settings::Problems;
 use time::OffsetDateTime;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::prelude::*;
+use tracing::level_filters::LevelFilter;
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -273,23 +272,7 @@ fn start_log(config: &Config) {
         LogLevel::Info => LevelFilter::INFO,
         LogLevel::Debug => LevelFilter::DEBUG,
     };
-    // Libraries log content at `debug`, so only this program's own targets use that level.
-    let ours = tracing_subscriber::filter::filter_fn(|metadata| {
-        *metadata.level() <= tracing::Level::WARN
-            || metadata.target().starts_with("sealwire")
-            || metadata.target() == "access"
-    });
-    // Logging an internal error would panic if standard error is closed.
-    let layer = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .log_internal_errors(false);
-    let layer = match config.log.format {
-        LogFormat::Json => layer.json().flatten_event(true).boxed(),
-        LogFormat::Text => layer.boxed(),
-    };
-    let _ = tracing_subscriber::registry()
-        .with(layer.with_filter(ours).with_filter(level))
-        .try_init();
+    sealwire_service::log::start(config.log.format == LogFormat::Json, level, &["access"]);
 }
 
 fn create_authority(

@@ -404,3 +404,37 @@ fn password_files_are_secret_files() {
         }
     }
 }
+
+#[test]
+fn private_folders_are_writable_by_their_owner_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run");
+    fs::create_dir(&path).unwrap();
+    for (mode, problem) in [
+        (0o700, None),
+        (0o755, None),
+        (0o770, Some("chmod go-w ")),
+        (0o702, Some("chmod go-w ")),
+        // Programs of other users can need it.
+        (0o1777, Some("other users can replace files in it")),
+    ] {
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        let found = check_private_folder(&path)
+            .err()
+            .map(|error| error.to_string());
+        match (problem, &found) {
+            (None, None) => {}
+            (Some(problem), Some(found)) => assert!(found.contains(problem), "{found}"),
+            _ => panic!("{mode:o}: {found:?}"),
+        }
+    }
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let link = folder.path().join("link");
+    symlink(&path, &link).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
+    assert!(check_private_folder(&link).is_ok());
+    for missing in [file, folder.path().join("none")] {
+        assert!(check_private_folder(&missing).is_err());
+    }
+}

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use sealwire_client::{ClientConfig, Endpoint, Pem};
+use sealwire_service::settings::host_of;
 
 use super::EngineConfig;
 
@@ -37,10 +38,7 @@ impl EngineConfig {
     /// Returns the name that the certificate of an endpoint must have.
     fn name_of<'a>(&'a self, address: &'a str) -> &'a str {
         if self.server_name.is_empty() {
-            address
-                .rsplit_once(':')
-                .map_or(address, |(host, _)| host)
-                .trim_matches(['[', ']'])
+            host_of(address)
         } else {
             &self.server_name
         }

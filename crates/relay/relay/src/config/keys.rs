@@ -3,12 +3,10 @@
 //! The check of a file, the environment overrides, the template and `docs/relay-configuration.md`
 //! all use [`SECTIONS`].
 
-use std::net::Ipv6Addr;
-
 use ipnet::IpNet;
 use sealwire_client::ClientConfig;
 use sealwire_service::keys;
-use sealwire_service::settings::{Form, Kind, ListKind, Literal, Schema, Section};
+use sealwire_service::settings::{Form, Kind, ListKind, Literal, Schema, Section, is_endpoint};
 
 /// The configuration of a relay.
 pub(super) static SCHEMA: Schema = Schema {
@@ -49,25 +47,6 @@ const NETWORKS: Kind = Kind::List(&ListKind {
 
 /// The context of a rule.
 const CONTEXT: Kind = Kind::TextOrTable(&["header", "segment"]);
-
-fn is_endpoint(text: &str) -> bool {
-    let Some((host, port)) = text.rsplit_once(':') else {
-        return false;
-    };
-    let bare = host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'));
-    let is_host = match bare {
-        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
-        None => {
-            !host.is_empty()
-                && host
-                    .bytes()
-                    .all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
-        }
-    };
-    is_host && port.parse::<u16>().is_ok_and(|port| port > 0)
-}
 
 const fn time(max: u64) -> Kind {
     Kind::Number {
