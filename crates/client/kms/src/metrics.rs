@@ -12,7 +12,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use sealwire_service::admin_server::{AdminResponse, AdminRoutes, AdminServer};
-use sealwire_service::metrics::{BuildInfo, ByLabel, MetricDoc, Open, Registrar, State, rows};
+use sealwire_service::metrics::{
+    BuildInfo, ByLabel, MetricDoc, OpenFamily, Registrar, State, rows,
+};
 use sealwire_service::{label, label_set, metrics};
 use tonic::Code;
 
@@ -52,7 +54,7 @@ metrics! {
         registry: State<Registry>;
         /// Requests of the API server, by method and status code of gRPC. `status` is OK also if it
         /// reports that no engine works: see sealwire_kms_healthy
-        requests: Open<ResultLabels, Counter> = "sealwire_kms_requests_total";
+        requests: OpenFamily<ResultLabels, Counter> = "sealwire_kms_requests_total";
         /// Time from a request to its response
         request_seconds: ByLabel<Method, Histogram> = "sealwire_kms_request_seconds", SECONDS;
         /// 1 if the last `Status` found an engine that encrypts and decrypts
