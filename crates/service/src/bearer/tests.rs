@@ -840,7 +840,7 @@ async fn reasons_say_what_to_change() {
         ),
         (
             &[("nbf", "1800000100")],
-            "the token is valid only in 100 s (nbf); check the clocks",
+            "the token becomes valid in 100 s (nbf); check the clocks of issuer and engine",
         ),
         (
             &[("aud", "\"other\"")],

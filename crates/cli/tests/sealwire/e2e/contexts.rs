@@ -256,7 +256,7 @@ fn items_without_a_context_fail_by_the_rule_of_field_errors() {
             ),
             (
                 r#"{"id": "sealwire/object/1", "v": 1}"#,
-                "the value at the path of contexts begins with sealwire/, as contexts of the engine do",
+                "the value at the path of contexts begins with sealwire/, which is reserved for the engine; use another path",
             ),
         ] {
             let document = doc(&format!(
