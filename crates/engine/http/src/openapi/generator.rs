@@ -263,7 +263,7 @@ impl Generator {
         } else {
             result
         };
-        let mut answer = json!({
+        let mut response = json!({
             "description": if is_document {
                 "The document, or for a request object the result."
             } else {
@@ -272,7 +272,7 @@ impl Generator {
             "content": {JSON: {"schema": schema}, MSGPACK: {"schema": schema}},
         });
         if is_document {
-            answer["headers"] = self.result_headers();
+            response["headers"] = self.result_headers();
         }
 
         for param in own_params(method).filter(|param| param.name != PAYLOAD) {
@@ -310,7 +310,7 @@ impl Generator {
                 if is_document {
                     examples["document"] = json!({"value": result[PAYLOAD]});
                 }
-                answer["content"][JSON]["examples"] = examples;
+                response["content"][JSON]["examples"] = examples;
             }
         }
 
@@ -321,7 +321,7 @@ impl Generator {
             "summary": summary,
             "parameters": parameters,
             "requestBody": {"required": true, "content": content},
-            "responses": {"200": answer},
+            "responses": {"200": response},
         });
         if !text.is_empty() {
             operation["description"] = text.into();
