@@ -561,6 +561,18 @@ fn removed_key_of_an_issuer_ends_its_tokens() {
         harness.reload().await;
         assert_eq!(post(&mut stream, &token).await, 200);
 
+        // A broken certificate file does not keep a removed key in use.
+        let certificate = std::fs::read(&harness.config.tls.certificate).unwrap();
+        std::fs::write(&harness.config.tls.certificate, "").unwrap();
+        issuer.publish(&TokenIssuer::create().unwrap());
+        let reloaded = harness.try_reload().await.unwrap_err();
+        assert!(!reloaded.contains("issuer.ci: "), "{reloaded}");
+        assert_eq!(post(&mut stream, &token).await, 401);
+        std::fs::write(&harness.config.tls.certificate, certificate).unwrap();
+        issuer.publish(&issuer.key);
+        harness.reload().await;
+        assert_eq!(post(&mut stream, &token).await, 200);
+
         // A file that cannot be read changes nothing.
         std::fs::remove_file(issuer.folder.path().join("jwks.json")).unwrap();
         let reloaded = harness.try_reload().await.unwrap_err();
