@@ -1,4 +1,4 @@
-//! The cost of HTTP: the same requests to one engine over RPC, HTTP/1.1 and HTTP/2, in turns.
+//! The cost of HTTP: the same requests to one engine over RPC, HTTP/1.1 and HTTP/2, alternating.
 //!
 //! The engine is a process of its own, as in the bench `cpu`. Over HTTP/1.1 each caller has a
 //! connection of its own with one request at a time, as HTTP libraries do. Callers of RPC and of
@@ -36,11 +36,11 @@ use crate::cpu::place::{CONNECTIONS, Place};
 use crate::cpu::{PRODUCTION, WARM_UP, callers};
 
 pub(crate) const HELP: &str = "\
-The cost of HTTP beside RPC: the same documents to one engine, in turns.
+The cost of HTTP beside RPC: the same documents to one engine, alternating.
 
     cargo bench -p sealwire-benches --bench engine -- http [OPTIONS]
 
-    --rounds N     Turns of each protocol, one second each; 8 by default.
+    --rounds N     Measurements of each protocol, one second each; 8 by default.
     --only N       Only requests of so many fields.
     --json         JSON on standard output instead of a table.
     --help         This.
@@ -99,9 +99,9 @@ impl Protocol {
     }
 }
 
-/// The figures of one turn.
+/// The figures of one measurement.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
+struct Measurement {
     cpu_us: f64,
     p50_us: f64,
     p99_us: f64,
@@ -117,7 +117,7 @@ struct Options {
 pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
     let options = options(arguments)
         .map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
-    let turn_time = Duration::from_secs_f64(if is_smoke_run() { 0.05 } else { 1.0 });
+    let time_of_each = Duration::from_secs_f64(if is_smoke_run() { 0.05 } else { 1.0 });
     let callers = callers()?;
     let settings = [&PRODUCTION[..], &[("http.address", "127.0.0.1:0")]].concat();
     let engine = Place::process(&settings)?;
@@ -136,7 +136,7 @@ pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
             continue;
         }
         let load = Load::new(&callers, &engine, fields, count)?;
-        let mut turns = [const { Vec::new() }; PROTOCOLS.len()];
+        let mut measurements = [const { Vec::new() }; PROTOCOLS.len()];
         for round in 0..options.rounds {
             for at in 0..PROTOCOLS.len() {
                 let at = if round % 2 == 0 {
@@ -144,18 +144,23 @@ pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
                 } else {
                     PROTOCOLS.len() - 1 - at
                 };
-                turns[at].push(load.measure(&callers, &engine, PROTOCOLS[at], turn_time)?);
+                measurements[at].push(load.measure(
+                    &callers,
+                    &engine,
+                    PROTOCOLS[at],
+                    time_of_each,
+                )?);
             }
         }
         results.push(Compared {
             fields,
             callers: count,
-            turns,
+            measurements,
         });
     }
 
     if is_smoke_run() {
-        return say("http: every request was answered");
+        return say("http: every request got a response");
     }
     if options.json {
         let rows = results.iter().flat_map(Compared::json).collect();
@@ -228,7 +233,7 @@ impl Load {
         engine: &Place,
         protocol: Protocol,
         time: Duration,
-    ) -> io::Result<Turn> {
+    ) -> io::Result<Measurement> {
         callers.block_on(self.closed_loop(protocol, time / 10))?;
         let before = engine.cpu()?;
         let begin = Instant::now();
@@ -239,7 +244,7 @@ impl Load {
         let cpu = engine.cpu()?.since(before).all();
         latencies.sort_by(f64::total_cmp);
         let requests = latencies.len() as f64;
-        Ok(Turn {
+        Ok(Measurement {
             cpu_us: cpu.as_secs_f64() * 1e6 / requests,
             p50_us: quantile(&latencies, 0.5),
             p99_us: quantile(&latencies, 0.99),
@@ -396,24 +401,24 @@ async fn connect_http2(
     Ok(connections)
 }
 
-/// The turns of every protocol under one load.
+/// The measurements of every protocol under one load.
 struct Compared {
     fields: usize,
     callers: usize,
-    turns: [Vec<Turn>; PROTOCOLS.len()],
+    measurements: [Vec<Measurement>; PROTOCOLS.len()],
 }
 
 impl Compared {
-    fn median_of(&self, at: usize, of: impl Fn(&Turn) -> f64) -> f64 {
-        median(self.turns[at].iter().map(of).collect())
+    fn median_of(&self, at: usize, of: impl Fn(&Measurement) -> f64) -> f64 {
+        median(self.measurements[at].iter().map(of).collect())
     }
 
     /// Returns the CPU time of a protocol as a multiple of that of RPC, by rounds.
     fn factor(&self, at: usize) -> Interval {
-        let rpc = &self.turns[0];
-        let turns = &self.turns[at];
-        bootstrap(turns.len(), |chosen| {
-            let ratio = |round: &usize| turns[*round].cpu_us / rpc[*round].cpu_us;
+        let rpc = &self.measurements[0];
+        let measurements = &self.measurements[at];
+        bootstrap(measurements.len(), |chosen| {
+            let ratio = |round: &usize| measurements[*round].cpu_us / rpc[*round].cpu_us;
             median(chosen.iter().map(ratio).collect())
         })
     }
@@ -429,7 +434,7 @@ impl Compared {
                 factor <= FACTOR_MAX,
             )
         } else if self.callers == 1 {
-            let cpu_us = |at| self.median_of(at, |turn: &Turn| turn.cpu_us);
+            let cpu_us = |at| self.median_of(at, |measurement: &Measurement| measurement.cpu_us);
             let added = cpu_us(at) - cpu_us(0);
             (
                 format!("HTTP adds <= {LONE_US_MAX} us of CPU"),
@@ -456,10 +461,10 @@ impl Compared {
                 "fields": self.fields,
                 "callers": self.callers,
                 "protocol": PROTOCOLS[at].name(),
-                "requests_per_s": self.median_of(at, |turn| turn.requests_per_second),
-                "cpu_us_per_request": self.median_of(at, |turn| turn.cpu_us),
-                "p50_us": self.median_of(at, |turn| turn.p50_us),
-                "p99_us": self.median_of(at, |turn| turn.p99_us),
+                "requests_per_s": self.median_of(at, |measurement| measurement.requests_per_second),
+                "cpu_us_per_request": self.median_of(at, |measurement| measurement.cpu_us),
+                "p50_us": self.median_of(at, |measurement| measurement.p50_us),
+                "p99_us": self.median_of(at, |measurement| measurement.p99_us),
                 "cpu_over_rpc": [low, value, high],
             })
         };
@@ -476,7 +481,7 @@ fn print(results: &[Compared]) -> io::Result<()> {
     )?;
     for one in results {
         for (at, protocol) in PROTOCOLS.iter().enumerate() {
-            let cpu_us = one.median_of(at, |turn| turn.cpu_us);
+            let cpu_us = one.median_of(at, |measurement| measurement.cpu_us);
             let Interval { low, value, high } = one.factor(at);
             writeln!(
                 out,
@@ -484,9 +489,9 @@ fn print(results: &[Compared]) -> io::Result<()> {
                 one.fields,
                 one.callers,
                 protocol.name(),
-                one.median_of(at, |turn| turn.requests_per_second),
-                one.median_of(at, |turn| turn.p50_us),
-                one.median_of(at, |turn| turn.p99_us),
+                one.median_of(at, |measurement| measurement.requests_per_second),
+                one.median_of(at, |measurement| measurement.p50_us),
+                one.median_of(at, |measurement| measurement.p99_us),
                 cpu_us * 1e3 / one.fields as f64,
             )?;
         }

@@ -38,7 +38,8 @@ pub use token::TOKEN_BYTES_MAX;
 use issuer::Issuer;
 use token::ParsedToken;
 
-/// Maximum number of verified tokens in the cache, about 300 bytes each.
+/// Maximum number of verified tokens in the cache: about 300 bytes each with usual names, and at
+/// most 2.4 KiB, so 24 MB.
 const CACHE_ENTRIES: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
 /// Longest time for which a verified token is not verified again.
 const CACHE_TIME: Duration = Duration::from_secs(30);
@@ -133,16 +134,19 @@ impl TokenVerifier {
         std::future::pending::<()>().await;
     }
 
-    /// Reads the key sets that are files again. All others stay.
+    /// Reads all key sets that are files again.
     ///
     /// # Errors
     ///
-    /// The first file that cannot be used. The keys of that issuer stay.
+    /// The first file that cannot be used. The keys of such an issuer stay, and the other issuers
+    /// have their new keys.
     pub async fn reload_files(&self) -> Result<(), IssuerError> {
+        let mut result = Ok(());
         for issuer in &self.issuers {
-            issuer.reload_file().await?;
+            let reloaded = issuer.reload_file().await;
+            result = result.and(reloaded);
         }
-        Ok(())
+        result
     }
 
     /// Returns the number of issuers whose keys could not be loaded the last time.

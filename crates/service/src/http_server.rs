@@ -3,8 +3,8 @@
 //! | module | purpose |
 //! | --- | --- |
 //! | `activity` | time limits of heads, idle connections and clients that do not read |
-//! | `head` | makes heads invalid that two readers can read differently |
-//! | `head_check` | reads the bytes of a connection for the checks that hyper makes impossible later |
+//! | `head` | rejects heads that two readers can read differently |
+//! | `head_check` | checks the bytes of heads before hyper normalizes them |
 //! | `stall` | ends an HTTP/2 stream whose client does not read its response |
 
 pub mod activity;

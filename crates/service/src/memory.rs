@@ -201,7 +201,7 @@ mod tests {
             let mut reservation = connections[connection].clone().new_reservation();
             reservation.grow_to(bytes).map(|()| reservation)
         };
-        let refused = |connection, bytes| match reserve(connection, bytes) {
+        let rejected = |connection, bytes| match reserve(connection, bytes) {
             Err(GrowError::Busy(share)) => share,
             other => panic!("{other:?}"),
         };
@@ -215,13 +215,13 @@ mod tests {
         first.grow_to(64 * KIB).unwrap();
         assert_eq!(process.used_bytes(256 * KIB), 64 * KIB);
 
-        assert_eq!(refused(0, 1), "connection");
+        assert_eq!(rejected(0, 1), "connection");
         let second = reserve(1, 64 * KIB).unwrap();
-        assert_eq!(refused(2, 1), "client");
+        assert_eq!(rejected(2, 1), "client");
         // Memory of one client does not count for the other client.
         let third = [reserve(3, 64 * KIB).unwrap(), reserve(4, 32 * KIB).unwrap()];
         // The second client leaves a quarter of the memory that the first client leaves.
-        assert_eq!(refused(5, 1), "client");
+        assert_eq!(rejected(5, 1), "client");
         assert_eq!(process.used_bytes(256 * KIB), 224 * KIB);
 
         // No share of a connection has so much.
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_process_limits_what_clients_take_together() {
+    fn process_limits_what_clients_take_together() {
         let process = Budget::new(100 * KIB, "process");
         let clients = [
             Budget::new(128 * KIB, "client"),

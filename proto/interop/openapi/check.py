@@ -122,9 +122,9 @@ class Checker:
         elif isinstance(shown, str) and isinstance(got, str) and shown != got:
             self.renamed[shown] = got
 
-    def check(self, operation, answer):
+    def check(self, operation, response):
         """Validates a response. Returns its body."""
-        status, headers, body = answer
+        status, headers, body = response
         described = operation["responses"].get(str(status))
         assert described, f"status {status} is not described: {body[:300]}"
         described = self.description.resolved(described)
@@ -150,9 +150,9 @@ class Checker:
         """Sends every example of an operation."""
         name = operation["operationId"]
         if verb == "GET":
-            answer = self.engine.send(verb, path)
-            assert answer[0] == 200, answer
-            self.check(operation, answer)
+            response = self.engine.send(verb, path)
+            assert response[0] == 200, response
+            self.check(operation, response)
             self.sent += 1
             return
         success = operation["responses"]["200"]["content"][JSON]
@@ -170,12 +170,12 @@ class Checker:
                 headers = {"content-type": media}
                 if form == "document":
                     headers |= {header: header_text(self.renewed(value)) for header, value in given.items()}
-                answer = self.engine.send(verb, path, headers, encode(media, self.renewed(example["value"])))
-                assert answer[0] in allowed, f"{media}: {answer[0]} {answer[2]}"
-                value = self.check(operation, answer)
+                response = self.engine.send(verb, path, headers, encode(media, self.renewed(example["value"])))
+                assert response[0] in allowed, f"{media}: {response[0]} {response[2]}"
+                value = self.check(operation, response)
                 allowed |= {NOT_REPEATABLE.get(name, 200)}
                 self.sent += 1
-                if answer[0] != 200:
+                if response[0] != 200:
                     continue
                 if "anyOf" in success["schema"]:
                     # The document, or the result.

@@ -157,7 +157,8 @@ pub(super) fn load_token_issuer(folder: &Path) -> Result<TokenIssuer, Failure> {
         Err(error) => return Err(format!("{}: {error}", key.display()).into()),
     };
     let jwks = folder.join(JWKS_FILE);
-    if !jwks.exists() {
+    let exists = jwks.try_exists();
+    if !exists.map_err(|error| format!("{}: {error}", jwks.display()))? {
         let text = issuer.jwks();
         sealwire_dev_ca::write(&jwks, text.as_bytes(), Access::Everyone, Existing::Keep)?;
     }

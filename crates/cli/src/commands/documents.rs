@@ -107,13 +107,13 @@ impl From<OutsideName> for Outside {
 /// A request on a document that takes the options that all such commands have.
 pub(super) trait DocumentRequest<'a>: Sized {
     /// Sets the selected paths, the treatment of paths without a match, the context and the reason.
-    fn with_options_of(self, common: &'a Common) -> Self;
+    fn with_common_options(self, common: &'a Common) -> Self;
 }
 
 macro_rules! document_requests {
     ($($request:ident),*) => {$(
         impl<'a> DocumentRequest<'a> for $request<'a> {
-            fn with_options_of(self, common: &'a Common) -> Self {
+            fn with_common_options(self, common: &'a Common) -> Self {
                 self.set_select(common.select())
                     .unmatched(common.unmatched())
                     .context(common.context())
@@ -133,7 +133,7 @@ pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
     }
     convert(common, "encrypting", Opened::None, async |payload, _| {
         let call = Encrypt::new(&common.app, payload)
-            .with_options_of(common)
+            .with_common_options(common)
             .suite(args.suite.map(Suite::from))
             .key_scope(key_scope)
             .format(args.format.map(Format::from))
@@ -170,7 +170,7 @@ pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
         async |payload, encapsulations| {
             let call = Decrypt::new(&common.app, payload)
                 .encapsulations(encapsulations.iter().map(String::as_str))
-                .with_options_of(common)
+                .with_common_options(common)
                 .on_error(on_error(args.report))
                 .outside(if args.refuse_outside {
                     Outside::Refuse
@@ -191,7 +191,7 @@ pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
         async |payload, encapsulations| {
             let call = Rewrap::new(&common.app, payload)
                 .encapsulations(encapsulations.iter().map(String::as_str))
-                .with_options_of(common)
+                .with_common_options(common)
                 .on_error(on_error(args.report))
                 .suite(args.suite.map(Suite::from))
                 .format(args.format.map(Format::from))

@@ -47,7 +47,7 @@ pub(super) fn tokenize(args: &TokenizeArgs) -> Result<(), Failure> {
     let common = &args.common;
     convert(common, "tokenizing", Opened::None, async |payload, _| {
         let call = Tokenize::new(&common.app, &args.collection, payload)
-            .with_options_of(common)
+            .with_common_options(common)
             .on_error(on_error(args.report))
             .tags(args.tag.iter().map(String::as_str))
             .expires_after(args.expires_s.map(Duration::from_secs))
@@ -60,7 +60,7 @@ pub(super) fn detokenize(args: &DetokenizeArgs) -> Result<(), Failure> {
     let common = &args.common;
     convert(common, "detokenizing", Opened::None, async |payload, _| {
         let call = Detokenize::new(&common.app, &args.collection, payload)
-            .with_options_of(common)
+            .with_common_options(common)
             .on_error(on_error(args.report));
         Ok(common.connect.client().await?.detokenize(call).await?)
     })

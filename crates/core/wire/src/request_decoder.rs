@@ -241,7 +241,7 @@ fn preview_params(params: &mut Params<'_>, preview: &mut Preview) -> Result<(), 
             "select" | "encapsulations" | "tags" => drop(params.checked_texts(param)?),
             "rules" => drop(Vec::<MaskRule<'_>>::read(params, param)?),
             "lists" => drop(Vec::<MaskList<'_>>::read(params, param)?),
-            "contexts" => drop(Contexts::read(params, param)?),
+            "contexts" => Contexts::check(params, param)?,
             _ => params.skip_scalar()?,
         }
     }

@@ -3,9 +3,6 @@
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 
-/// Longest token that is read, in bytes. The verifier has a lower limit and says so.
-const TOKEN_BYTES_MAX: usize = 64 << 10;
-
 /// The reason why a request has no token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoToken {
@@ -15,7 +12,8 @@ pub(crate) enum NoToken {
     Malformed(&'static str),
 }
 
-/// Returns the token of a request. The name of the scheme has any case (RFC 9110, section 11.1).
+/// Returns the token of a request. The name of the scheme has any case (RFC 9110, section 11.1). The
+/// limit of a head bounds the token, and the verifier has a lower one.
 pub(crate) fn bearer_token(headers: &HeaderMap) -> Result<&str, NoToken> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let value = values.next().ok_or(NoToken::Missing)?;
@@ -37,7 +35,7 @@ pub(crate) fn bearer_token(headers: &HeaderMap) -> Result<&str, NoToken> {
 }
 
 fn is_token(text: &str) -> bool {
-    (1..=TOKEN_BYTES_MAX).contains(&text.len())
+    !text.is_empty()
         && text
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte))
@@ -49,7 +47,6 @@ mod tests {
 
     #[test]
     fn bearer_tokens_are_read_from_one_header() {
-        let long = format!("Bearer {}", "x".repeat(TOKEN_BYTES_MAX + 1));
         for (values, expected) in [
             (&["Bearer a.b-c_d~e+f/g="][..], Some("a.b-c_d~e+f/g=")),
             (&["bearer abc"], Some("abc")),
@@ -70,7 +67,6 @@ mod tests {
             (&["Token abc"], None),
             (&["Bearer abc", "Bearer abc"], None),
             (&["Basic abc", "Bearer abc"], None),
-            (&[&long], None),
         ] {
             let mut headers = HeaderMap::new();
             for value in values {

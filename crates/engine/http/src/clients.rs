@@ -209,7 +209,8 @@ impl BearerClients {
     fn client(&self, principal: Principal) -> Result<Arc<Client>, Problem> {
         let now = Instant::now();
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        // The engine has no limit for idle sessions, and the connection can be in use by others.
+        // The engine has no limit for idle sessions, and the connection can be in use by others. An
+        // idle session stays until the next request of the connection, and there are at most 16.
         let idle_time_max = self.options.idle_time_max;
         open.retain(|open| {
             let is_idle = open.is_idle() && now.duration_since(open.used) >= idle_time_max;

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use sealwire_service::memory::{Account, Budget};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-/// Bytes of one permit for the memory of results.
-const UNIT: usize = 1 << 10;
+/// Bytes of one permit for the memory of results. Bodies have the larger units of their budget.
+const RESULT_UNIT: usize = 1 << 10;
 /// Memory for heads, in addition to that for bodies.
 const HEADS: usize = 1 << 20;
 /// Detail of the error if the memory of a principal or of all is in use.
@@ -111,7 +111,7 @@ const fn share(bytes: usize) -> usize {
 }
 
 const fn count_permits(bytes: usize) -> usize {
-    let permits = bytes.div_ceil(UNIT);
+    let permits = bytes.div_ceil(RESULT_UNIT);
     if permits > Semaphore::MAX_PERMITS {
         Semaphore::MAX_PERMITS
     } else {

@@ -23,8 +23,8 @@ pub(crate) const PATH: &str = "/openapi.json";
 const DOCUMENT: &[u8] = include_bytes!("../../../../docs/openapi.json");
 
 /// Returns the response with the description.
-pub(crate) fn response<B: From<Bytes>>() -> Response<B> {
-    let mut response = Response::new(B::from(Bytes::from_static(DOCUMENT)));
+pub(crate) fn response() -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from_static(DOCUMENT));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(crate::body::JSON));
     // Another version of the engine has another description.

@@ -92,11 +92,7 @@ impl Problem {
         );
         Self {
             status,
-            error: RpcError::new(code, detail),
-            is_rejected_here: true,
-            closes: false,
-            allowed: None,
-            challenge: None,
+            ..Self::rejected_here(RpcError::new(code, detail))
         }
     }
 

@@ -246,7 +246,7 @@ impl<T: Serve> Acceptor<T> {
             let authenticated = async {
                 let handshake_config = registry.handshake_config();
                 let config = match service.origins() {
-                    Some(_) => &handshake_config.config_without_certificate,
+                    Some(_) => &handshake_config.config_optional_certificate,
                     None => &handshake_config.config,
                 };
                 let tls = TlsAcceptor::from(with_protocols(config, T::ALPN));

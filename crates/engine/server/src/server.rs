@@ -456,8 +456,8 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// The error of the files. In this case nothing has changed, except that the certificates are in
-    /// use if the keys of an issuer cannot be read.
+    /// The first error of the files. Certificates, and the keys of each issuer, stay as they were if
+    /// one of their files cannot be used. The others are in use.
     pub async fn reload(&self, config: &Config) -> Result<Vec<&'static str>, TlsError> {
         let control = self
             .config
@@ -474,15 +474,13 @@ impl Server {
                 None => own,
             });
 
-        self.certificates
-            .reload(config.tls.clone(), control)
-            .await?;
-        if let Some(verifier) = &self.verifier {
-            verifier
-                .reload_files()
-                .await
-                .map_err(TlsError::IssuerKeys)?;
-        }
+        // A broken certificate file must not keep removed keys of an issuer in use.
+        let certificates = self.certificates.reload(config.tls.clone(), control).await;
+        let issuer_keys = match &self.verifier {
+            Some(verifier) => verifier.reload_files().await.map_err(TlsError::IssuerKeys),
+            None => Ok(()),
+        };
+        certificates.and(issuer_keys)?;
         Ok(self.config.needs_restart_for(config))
     }
 

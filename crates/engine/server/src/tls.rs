@@ -48,9 +48,9 @@ use sealwire_telemetry::metrics::CertificateLabel;
 pub struct ServerTls {
     /// Configuration for `tokio_rustls::TlsAcceptor`.
     pub config: Arc<ServerConfig>,
-    /// The same for a listener whose clients can authenticate their requests instead: a client can
-    /// send no certificate, but not an invalid one.
-    pub config_without_certificate: Arc<ServerConfig>,
+    /// Settings of a listener whose clients may send no certificate. A certificate that a client sends
+    /// must be valid.
+    pub config_optional_certificate: Arc<ServerConfig>,
     /// Verifies client certificates in handshakes, and again while clients are connected.
     pub verifier: Arc<dyn ClientCertVerifier>,
 }
@@ -395,7 +395,7 @@ impl<'a> Server<'a> {
         let optional = optional.build().map_err(library_error)?;
         Ok(ServerTls {
             config: self.config(Arc::clone(&verifier))?,
-            config_without_certificate: self.config(optional)?,
+            config_optional_certificate: self.config(optional)?,
             verifier,
         })
     }

@@ -66,7 +66,7 @@ const SECTIONS: &[Section] = &[
             "jwks_file", Kind::OptionalPath, Literal::Text(""),
                 "File with the issuer's public keys (JSON Web Key Set), which others must not be able to change. Read again as the\nfiles of `tls` are. Set this key or `jwks_url`.";
             "jwks_url", Kind::Text, Literal::Text(""),
-                "https:// URL of the same. Until the first fetch succeeds, tokens of this issuer get 503.";
+                "https:// URL of the issuer's public keys, instead of `jwks_file`.\nUntil the first fetch succeeds, tokens of this issuer get 503.";
             "jwks_ca", Kind::OptionalPath, Literal::Text(""),
                 "PEM file of the authorities of that server. Required for `jwks_url`, since no authority is trusted otherwise.";
             "jwks_refresh_s", Kind::Number { unit: "s", min: 30, max: 86_400 }, Literal::Number(300),
@@ -140,7 +140,7 @@ const SECTIONS: &[Section] = &[
             "tls12", Kind::Flag, Literal::Flag(false),
                 "Accept TLS 1.2, too.";
             "watch_s", Kind::Number { unit: "s", min: 0, max: 3_600 }, Literal::Number(5),
-                "Interval to check these files and those of `control`. Changes apply if the files load and have been stable for\nhalf a second. Only connections whose certificate is no longer accepted are closed. 0: check only at SIGHUP.";
+                "Interval to check these files, those of `control` and each `jwks_file`. Changes apply if the files load and have\nbeen stable for half a second. Only connections whose certificate is no longer accepted are closed. 0: check only at SIGHUP.";
         ),
     },
     Section {

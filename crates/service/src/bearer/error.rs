@@ -75,7 +75,7 @@ pub enum TokenError {
     },
     /// The issuer has no such key.
     #[error(
-        "issuer {issuer} has no key with the kid of the token; its keys are read again within seconds or minutes"
+        "issuer {issuer} has no key with the kid of the token; if the issuer has a new key, retry in 30 s; otherwise get a new token"
     )]
     UnknownKey {
         /// Name of the issuer in the settings.
@@ -100,7 +100,9 @@ pub enum TokenError {
         issuer: String,
     },
     /// The signature is wrong.
-    #[error("the signature of the token is not valid for the key of issuer {issuer}")]
+    #[error(
+        "the signature of the token is not valid for the key of issuer {issuer}; get a new token from that issuer"
+    )]
     Signature {
         /// Name of the issuer in the settings.
         issuer: String,
@@ -112,7 +114,7 @@ pub enum TokenError {
         ago_s: u64,
     },
     /// The token is not valid yet.
-    #[error("the token is valid only in {in_s} s (nbf); check the clocks")]
+    #[error("the token becomes valid in {in_s} s (nbf); check the clocks of issuer and engine")]
     NotYetValid {
         /// Seconds until `nbf`.
         in_s: u64,

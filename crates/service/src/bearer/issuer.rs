@@ -1,6 +1,6 @@
 //! An issuer: its settings, its present keys, and the checks of its tokens.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -122,7 +122,8 @@ impl Issuer {
             tls_files::authorities(ca).map_err(|error| issuer.error(error.into()))?;
         }
         if let KeySource::File(file) = &issuer.options.keys {
-            let loaded = source::read_file(file).and_then(|text| source::parse(text, file));
+            let loaded =
+                source::read_file(file).and_then(|text| source::parse(&text, &file.display()));
             let (set, digest) = loaded.map_err(|error| issuer.error(error))?;
             issuer.replace(set, digest);
         }
@@ -297,20 +298,31 @@ impl Issuer {
     /// Keeps the keys current until the future is dropped. Calls `report` after each load.
     pub(super) async fn keep_current(&self, watch: Option<Duration>, report: impl Fn()) {
         match (&self.options.keys, watch) {
-            (KeySource::Url { refresh, .. }, _) => self.fetch_regularly(*refresh, report).await,
-            (KeySource::File(_), Some(watch)) => self.watch_file(watch, report).await,
+            (
+                KeySource::Url {
+                    url, ca, refresh, ..
+                },
+                _,
+            ) => self.fetch_regularly(url, ca, *refresh, report).await,
+            (KeySource::File(file), Some(watch)) => self.watch_file(file, watch, report).await,
             (KeySource::File(_), None) => std::future::pending().await,
         }
     }
 
-    async fn fetch_regularly(&self, refresh: Duration, report: impl Fn()) {
+    async fn fetch_regularly(
+        &self,
+        url: &JwksUrl,
+        ca: &Path,
+        refresh: Duration,
+        report: impl Fn(),
+    ) {
         loop {
             let started = Instant::now();
             self.fetches.send_modify(|fetches| {
                 fetches.started = Some(started);
                 fetches.is_running = true;
             });
-            let loaded = self.fetch().await;
+            let loaded = fetch(url, ca).await;
             let is_loaded = self.store(loaded).is_ok();
             report();
             self.fetches.send_modify(|fetches| {
@@ -328,14 +340,6 @@ impl Issuer {
                 () = self.wanted.notified() => sleep_until(started + FETCH_PAUSE).await,
             }
         }
-    }
-
-    async fn fetch(&self) -> Result<(KeySet, [u8; 32]), KeySourceError> {
-        let KeySource::Url { url, ca, .. } = &self.options.keys else {
-            return Err(KeySourceError::Stopped);
-        };
-        let text = source::fetch(url, ca).await?;
-        source::parse(text, url)
     }
 
     /// Fetches the keys again because a token names an unknown key. Returns true if they were
@@ -361,11 +365,11 @@ impl Issuer {
     }
 
     /// Reads the file again if its content changed and then stayed the same for a moment.
-    async fn watch_file(&self, watch: Duration, report: impl Fn()) {
+    async fn watch_file(&self, file: &Path, watch: Duration, report: impl Fn()) {
         let mut failed = [0; 32];
         loop {
             sleep(watch).await;
-            let text = self.read().await;
+            let text = read(file).await;
             let digest = text.as_ref().map_or([0; 32], |text| digest_of(text));
             let known = self.lock().digest;
             let is_known = digest == known && !self.is_failing();
@@ -374,7 +378,7 @@ impl Issuer {
                 continue;
             }
             sleep(SETTLE).await;
-            let settled = self.read().await;
+            let settled = read(file).await;
             let is_settled = match (&text, &settled) {
                 (Ok(first), Ok(second)) => first == second,
                 (Err(_), Err(_)) => true,
@@ -383,7 +387,7 @@ impl Issuer {
             if !is_settled {
                 continue;
             }
-            let loaded = settled.and_then(|text| self.parse_file(text));
+            let loaded = settled.and_then(|text| source::parse(&text, &file.display()));
             failed = if self.store(loaded).is_err() {
                 digest
             } else {
@@ -395,29 +399,25 @@ impl Issuer {
 
     /// Reads the file of the keys again. Does nothing for a URL.
     pub(super) async fn reload_file(&self) -> Result<(), IssuerError> {
-        if matches!(self.options.keys, KeySource::Url { .. }) {
+        let KeySource::File(file) = &self.options.keys else {
             return Ok(());
-        }
-        let loaded = self.read().await.and_then(|text| self.parse_file(text));
+        };
+        let text = read(file).await;
+        let loaded = text.and_then(|text| source::parse(&text, &file.display()));
         self.store(loaded).map_err(|error| self.error(error))
     }
+}
 
-    async fn read(&self) -> Result<Vec<u8>, KeySourceError> {
-        let KeySource::File(file) = &self.options.keys else {
-            return Err(KeySourceError::Stopped);
-        };
-        let file = file.clone();
-        tokio::task::spawn_blocking(move || source::read_file(&file))
-            .await
-            .unwrap_or(Err(KeySourceError::Stopped))
-    }
+async fn fetch(url: &JwksUrl, ca: &Path) -> Result<(KeySet, [u8; 32]), KeySourceError> {
+    let text = source::fetch(url, ca).await?;
+    source::parse(&text, url)
+}
 
-    fn parse_file(&self, text: Vec<u8>) -> Result<(KeySet, [u8; 32]), KeySourceError> {
-        let KeySource::File(file) = &self.options.keys else {
-            return Err(KeySourceError::Stopped);
-        };
-        source::parse(text, file)
-    }
+async fn read(file: &Path) -> Result<Vec<u8>, KeySourceError> {
+    let file = file.to_owned();
+    tokio::task::spawn_blocking(move || source::read_file(&file))
+        .await
+        .unwrap_or(Err(KeySourceError::Stopped))
 }
 
 /// Returns the digest by which a changed text is noticed.

@@ -118,7 +118,7 @@ pub enum JwksError {
     PrivateKey,
 }
 
-/// Returns why a key of a set is not used.
+/// The reason why a key of a set is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unusable {
     /// For encryption, of another kind, malformed, or weak.
@@ -154,8 +154,8 @@ struct KeySetText {
 }
 
 impl KeySet {
-    /// Reads a key set. Skips keys that are not for signatures, of an unknown kind, malformed, or
-    /// too weak: RSA with less than 2,048 bits.
+    /// Reads a key set. Skips keys that are not for signatures, of an unknown kind, malformed, or of
+    /// a size that is not accepted: RSA has 2,048 to 4,096 bits.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! Reads key sets from files and URLs.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -99,39 +99,23 @@ pub struct IssuerError {
     pub(super) error: KeySourceError,
 }
 
-/// The file or URL of a key set, for errors.
-pub(super) trait Place {
-    fn text(&self) -> String;
-}
-
-impl Place for PathBuf {
-    fn text(&self) -> String {
-        self.display().to_string()
-    }
-}
-
-impl Place for JwksUrl {
-    fn text(&self) -> String {
-        self.to_string()
-    }
-}
-
 /// Reads a file that others cannot change. Blocks.
 pub(super) fn read_file(file: &Path) -> Result<Vec<u8>, KeySourceError> {
     let text = trusted_file::read(file, FileKind::Public, JWKS_BYTES_MAX as u64)?;
     Ok(text.to_vec())
 }
 
-/// Reads a key set from its text. Returns it with the digest of the text.
+/// Reads a key set from its text. Returns it with the digest of the text. Errors name the file or
+/// URL.
 pub(super) fn parse(
-    text: Vec<u8>,
-    place: &impl Place,
+    text: &[u8],
+    place: &impl fmt::Display,
 ) -> Result<(KeySet, [u8; 32]), KeySourceError> {
-    let set = KeySet::parse(&text).map_err(|reason| KeySourceError::Jwks {
-        place: place.text(),
+    let set = KeySet::parse(text).map_err(|reason| KeySourceError::Jwks {
+        place: place.to_string(),
         reason,
     })?;
-    Ok((set, digest_of(&text)))
+    Ok((set, digest_of(text)))
 }
 
 /// Fetches the text of a key set. The authorities are read anew each time, so that a changed file

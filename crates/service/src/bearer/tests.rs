@@ -840,7 +840,7 @@ async fn reasons_say_what_to_change() {
         ),
         (
             &[("nbf", "1800000100")],
-            "the token is valid only in 100 s (nbf); check the clocks",
+            "the token becomes valid in 100 s (nbf); check the clocks of issuer and engine",
         ),
         (
             &[("aud", "\"other\"")],
@@ -969,6 +969,20 @@ async fn removed_key_stops_its_tokens_at_once() {
     std::fs::remove_file(&file).unwrap();
     setup.verifier.reload_files().await.unwrap_err();
     assert!(setup.verifier.cached(&token).is_some());
+
+    // The other issuers have their new keys.
+    let issuer = format!("\"{SECOND}\"");
+    let claims = claims(&[("iss", &issuer)]);
+    let second = self::token(HEADER, &claims, Signer::Ecdsa(&setup.keys.second));
+    setup.principal(&second).await.unwrap();
+    let jwks = json!({"keys": [ec_jwk(&p256(), "P-256", Some("new"))]});
+    write(setup.folder.path(), "second.json", &jwks);
+    let error = setup.verifier.reload_files().await.unwrap_err();
+    assert!(error.to_string().starts_with("issuer.main: "), "{error}");
+    assert!(setup.verifier.cached(&token).is_some());
+    setup
+        .assert_rejected("key of another issuer", &second, "unknown_key")
+        .await;
 }
 
 fn token_with(header: &str, key: &EcdsaKeyPair) -> String {

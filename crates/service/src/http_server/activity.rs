@@ -121,7 +121,7 @@ impl Activity {
     }
 
     /// Returns true if bytes of a response have waited for the client too long. HTTP/2 streams are
-    /// ended one by one: see [`crate::stall`].
+    /// ended one by one: see [`super::stall`].
     fn is_stalled(&self, now: Instant) -> bool {
         let offers = self.offers.lock().unwrap_or_else(PoisonError::into_inner);
         offers
@@ -401,7 +401,7 @@ mod tests {
         drop(activity.start_exchange(false));
         tokio::time::sleep(Duration::from_secs(30)).await;
         activity.record_received(1);
-        // Further bytes of the head buy no time.
+        // Further bytes of the head do not extend its time.
         tokio::time::sleep(Duration::from_secs(4)).await;
         activity.record_received(1);
         assert_eq!(seconds_until_expired(&activity).await, (Expired::Header, 6));
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_response_that_nobody_takes_ends_the_connection() {
+    async fn response_that_nobody_takes_ends_the_connection() {
         let activity = Arc::new(Activity::new(TIMEOUTS));
         let exchange = activity.start_exchange(true);
         exchange.offer().add_waiting(1);

@@ -10,11 +10,7 @@ use sealwire_payload::{WalkLimits, json};
 use sealwire_records::token::Format;
 use sealwire_wire::{Detail, Encoding, ErrorCode, KeyScope, OnError, Suite, Unbound};
 
-use crate::e2e::harness::{APP, Harness, code, rpc_error, run};
-
-fn doc(json: &str) -> Vec<u8> {
-    json::to_msgpack(json.as_bytes(), WalkLimits::default()).unwrap()
-}
+use crate::e2e::harness::{APP, Harness, code, doc, rpc_error, run};
 
 /// Returns the encoded items of an array.
 fn items(document: &[u8]) -> Vec<Vec<u8>> {
@@ -256,7 +252,7 @@ fn items_without_a_context_fail_by_the_rule_of_field_errors() {
             ),
             (
                 r#"{"id": "sealwire/object/1", "v": 1}"#,
-                "the value at the path of contexts begins with sealwire/, as contexts of the engine do",
+                "the value at the path of contexts begins with sealwire/, which is reserved for the engine; use another path",
             ),
         ] {
             let document = doc(&format!(

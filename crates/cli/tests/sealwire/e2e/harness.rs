@@ -14,6 +14,7 @@ use sealwire_engine::engine::Engine;
 use sealwire_engine::jobs::inline_budget;
 use sealwire_engine::stores::{self, Stores};
 use sealwire_msgpack::write;
+use sealwire_payload::{WalkLimits, json};
 use sealwire_schedule::Cost;
 use sealwire_server::server::{Server, open_control};
 use sealwire_settings::{AccessMode, Config, KekSource, Mode};
@@ -64,6 +65,11 @@ pub(crate) async fn until(condition: &str, mut holds: impl AsyncFnMut() -> bool)
         assert!(Instant::now() < end, "not within the time: {condition}");
         sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// Converts a document in JSON to MessagePack.
+pub(crate) fn doc(json: &str) -> Vec<u8> {
+    json::to_msgpack(json.as_bytes(), WalkLimits::default()).unwrap()
 }
 
 /// Runs one test on a separate runtime. Fails the test if it hangs.

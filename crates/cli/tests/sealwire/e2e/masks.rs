@@ -17,12 +17,8 @@ use crate::e2e::access::{
 };
 use crate::e2e::audit::records;
 use crate::e2e::documents::contains;
-use crate::e2e::harness::{APP, Harness, rpc_error, run};
+use crate::e2e::harness::{APP, Harness, doc, rpc_error, run};
 use crate::e2e::raw::{Raw, cancel};
-
-fn doc(json: &str) -> Vec<u8> {
-    json::to_msgpack(json.as_bytes(), sealwire_payload::WalkLimits::default()).unwrap()
-}
 
 fn text(document: &[u8]) -> String {
     let mut out = Vec::new();

@@ -27,7 +27,7 @@ use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 use sealwire_testkit::Postgres;
 
 use crate::e2e::access::{FULL, NOBODY, connect, enforcing, everything_on, grant_role};
-use crate::e2e::harness::{APP, Harness, code, rpc_error, run};
+use crate::e2e::harness::{APP, Harness, code, doc, rpc_error, run};
 
 const PEOPLE: &str = "people";
 
@@ -230,10 +230,6 @@ const MAP: MapId = MapId {
 
 fn map() -> CollectionTarget<'static> {
     CollectionTarget::new(APP, PEOPLE)
-}
-
-fn doc(json: &str) -> Vec<u8> {
-    json::to_msgpack(json.as_bytes(), sealwire_payload::WalkLimits::default()).unwrap()
 }
 
 fn text(value: &[u8]) -> String {

@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use sealwire_apps::{CollectionKind, CollectionRules, Scope, Target};
 use sealwire_msgpack::{Token, TokenReader, write};
-use sealwire_payload::json;
 use sealwire_records::token::{CardEnds, Format};
 use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 use sealwire_testkit::Postgres;
@@ -24,7 +23,7 @@ use tokio::time::sleep;
 
 use balky::Balky;
 
-use crate::e2e::harness::{APP, Dice, Harness, code, rpc_error, run, stateless};
+use crate::e2e::harness::{APP, Dice, Harness, code, doc, rpc_error, run, stateless};
 use crate::e2e::raw::{Heard, Raw, cancel, health};
 
 use CollectionKind::{Deterministic, OneWay, Random};
@@ -75,10 +74,6 @@ async fn create_collections(harness: &Harness) {
             .create_collection(APP, kind.name(), rules(kind, Format::Opaque))
             .await;
     }
-}
-
-fn doc(json: &str) -> Vec<u8> {
-    json::to_msgpack(json.as_bytes(), sealwire_payload::WalkLimits::default()).unwrap()
 }
 
 /// Makes an array of strings, each of which differs with another `salt`.

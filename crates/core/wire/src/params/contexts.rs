@@ -34,7 +34,12 @@ impl<'a> Parameter<'a> for Contexts<'a> {
     fn read(params: &mut Params<'a>, row: &'static Param) -> Result<Self, InvalidRequest> {
         match params.reader.peek()? {
             Token::Map(_) => read_path(params, row).map(Self::Path),
-            _ => read_list(params, row).map(Self::Listed),
+            _ => {
+                let count = params.list_len(row)?;
+                let mut contexts = Vec::with_capacity(count);
+                read_items(params, row, count, |context| contexts.push(context))?;
+                Ok(Self::Listed(contexts))
+            }
         }
     }
 
@@ -53,21 +58,38 @@ impl<'a> Parameter<'a> for Contexts<'a> {
     }
 }
 
-fn read_list<'a>(
+impl<'a> Contexts<'a> {
+    /// Checks the value without keeping it.
+    pub(crate) fn check(
+        params: &mut Params<'a>,
+        row: &'static Param,
+    ) -> Result<(), InvalidRequest> {
+        match params.reader.peek()? {
+            Token::Map(_) => read_path(params, row).map(drop),
+            _ => {
+                let count = params.list_len(row)?;
+                read_items(params, row, count, |_| ())
+            }
+        }
+    }
+}
+
+/// Passes each context of a list to `keep`.
+fn read_items<'a>(
     params: &mut Params<'a>,
     row: &'static Param,
-) -> Result<Vec<&'a [u8]>, InvalidRequest> {
-    let count = params.list_len(row)?;
-    let mut contexts = Vec::with_capacity(count);
+    count: usize,
+    mut keep: impl FnMut(&'a [u8]),
+) -> Result<(), InvalidRequest> {
     let mut bytes_left = CONTEXTS_BYTES_MAX;
     for _ in 0..count {
         let context = params.bytes_within(row, 1..=CONTEXT_BYTES_MAX as u64)?;
         bytes_left = bytes_left
             .checked_sub(context.len())
             .ok_or(broken_rule(row))?;
-        contexts.push(context);
+        keep(context);
     }
-    Ok(contexts)
+    Ok(())
 }
 
 fn read_path<'a>(params: &mut Params<'a>, row: &'static Param) -> Result<&'a str, InvalidRequest> {

@@ -44,11 +44,11 @@ pub enum ContextProblem {
     #[error("the value at the path of contexts is empty, so it would bind nothing")]
     Empty,
     /// The value at the path is too long.
-    #[error("the value at the path of contexts is longer than 4096 bytes")]
+    #[error("the value at the path of contexts is longer than {CONTEXT_BYTES_MAX} bytes")]
     TooLong,
     /// The value at the path is a context of the engine.
     #[error(
-        "the value at the path of contexts begins with sealwire/, as contexts of the engine do"
+        "the value at the path of contexts begins with sealwire/, which is reserved for the engine; use another path"
     )]
     Reserved,
     /// The field is or contains the context. Nobody could read the context to open the field.
@@ -208,7 +208,7 @@ pub(crate) struct ContextScan {
     spec: ContextSpec,
     /// `None` if the request lists the contexts.
     walk: Option<Walk>,
-    found: Found,
+    found: ContextCollector,
 }
 
 impl ContextScan {
@@ -228,7 +228,7 @@ impl ContextScan {
         Self {
             spec,
             walk,
-            found: Found(Vec::new()),
+            found: ContextCollector(Vec::new()),
         }
     }
 
@@ -274,9 +274,9 @@ impl ContextScan {
 }
 
 /// Collects the places of contexts.
-struct Found(Vec<FoundContext>);
+struct ContextCollector(Vec<FoundContext>);
 
-impl Transform for Found {
+impl Transform for ContextCollector {
     type Error = FieldFailure;
 
     fn field(&mut self, field: Field<'_>, _: &mut Vec<u8>) -> Result<Outcome, FieldFailure> {

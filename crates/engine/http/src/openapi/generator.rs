@@ -151,8 +151,6 @@ struct Generator {
     /// The texts of the sections about parameters.
     prose: BTreeMap<String, Prose>,
     examples: BTreeMap<String, Example>,
-    /// True if the decoder takes nil for an optional parameter as an absent one.
-    nil_is_absent: bool,
     schemas: Map<String, Value>,
     values: Shared,
     headers: Shared,
@@ -170,7 +168,6 @@ impl Generator {
                 .collect(),
             contract,
             interface: Page::new(include_str!("../../../../../docs/http.md")),
-            nil_is_absent: takes_nil_for_absent(),
             schemas: Map::new(),
             values: Shared::default(),
             headers: Shared::default(),
@@ -266,7 +263,7 @@ impl Generator {
         } else {
             result
         };
-        let mut answer = json!({
+        let mut response = json!({
             "description": if is_document {
                 "The document, or for a request object the result."
             } else {
@@ -275,7 +272,7 @@ impl Generator {
             "content": {JSON: {"schema": schema}, MSGPACK: {"schema": schema}},
         });
         if is_document {
-            answer["headers"] = self.result_headers();
+            response["headers"] = self.result_headers();
         }
 
         for param in own_params(method).filter(|param| param.name != PAYLOAD) {
@@ -313,7 +310,7 @@ impl Generator {
                 if is_document {
                     examples["document"] = json!({"value": result[PAYLOAD]});
                 }
-                answer["content"][JSON]["examples"] = examples;
+                response["content"][JSON]["examples"] = examples;
             }
         }
 
@@ -324,7 +321,7 @@ impl Generator {
             "summary": summary,
             "parameters": parameters,
             "requestBody": {"required": true, "content": content},
-            "responses": {"200": answer},
+            "responses": {"200": response},
         });
         if !text.is_empty() {
             operation["description"] = text.into();
@@ -366,7 +363,8 @@ impl Generator {
     /// Returns the schema of a parameter with its description.
     fn value(&self, method: Method, param: &Param) -> Value {
         let mut schema = schemas::of_param(param);
-        if self.nil_is_absent && param.default.is_some() {
+        if param.default.is_some() {
+            // The decoder takes nil as an absent parameter.
             schema = nullable(schema);
         }
         schema["description"] = self.description(method, param).into();
@@ -824,27 +822,6 @@ fn is_header(method: Method, param: &Param) -> bool {
         );
         Params::of_app(APP).add_headers(method, &headers).is_ok()
     })
-}
-
-/// Returns true if the decoder takes nil for an optional parameter as an absent one.
-fn takes_nil_for_absent() -> bool {
-    use sealwire_msgpack::write;
-    use sealwire_wire::{Limits, Request, Scan, Scanner, request};
-
-    let mut message = Vec::new();
-    request::start(&mut message, 1, Method::TokensList);
-    write::map_len(&mut message, 3);
-    for (key, value) in [("app", Some("a")), ("collection", Some("b")), ("tag", None)] {
-        write::str(&mut message, key);
-        match value {
-            Some(value) => write::str(&mut message, value),
-            None => write::nil(&mut message),
-        }
-    }
-    match Scanner::for_requests(Limits::default()).scan(&message) {
-        Scan::Message(layout) => Request::decode(&message, &layout).is_ok(),
-        other => panic!("not one message: {other:?}"),
-    }
 }
 
 /// Returns an example without what JSON cannot carry: the parameters, and the result if it has a

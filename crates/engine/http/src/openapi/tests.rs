@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::Bytes;
 use http::Method as Verb;
 use serde_json::Value;
 
@@ -44,7 +43,7 @@ fn openapi_document_is_the_generated_one() {
 
 #[test]
 fn openapi_response_is_the_document() {
-    let response = super::response::<Bytes>();
+    let response = super::response();
     assert_eq!(response.status(), 200);
     assert_eq!(response.headers()["content-type"], "application/json");
     assert_eq!(response.body(), super::DOCUMENT);
@@ -147,12 +146,12 @@ fn openapi_statuses_are_those_of_problems() {
 #[test]
 fn http_page_lists_the_statuses_of_all_codes() {
     let page = Page::new(include_str!("../../../../../docs/http.md"));
-    let mut told = BTreeMap::<u16, BTreeSet<String>>::new();
+    let mut documented = BTreeMap::<u16, BTreeSet<String>>::new();
     for row in page.table("Errors", "code").unwrap() {
         for code in row[0].split(", ") {
             let words = row[1].split(|character: char| !character.is_ascii_digit());
             for status in words.filter(|word| word.len() == 3) {
-                let codes = told.entry(status.parse().unwrap()).or_default();
+                let codes = documented.entry(status.parse().unwrap()).or_default();
                 codes.insert(code.trim_matches('`').into());
             }
         }
@@ -161,10 +160,10 @@ fn http_page_lists_the_statuses_of_all_codes() {
         .into_iter()
         .map(|(status, codes)| (status, codes.iter().map(ToString::to_string).collect()))
         .collect();
-    assert_eq!(told, expected);
+    assert_eq!(documented, expected);
     assert!(
         HTTP_STATUSES
             .iter()
-            .all(|status| told.contains_key(&status.as_u16()))
+            .all(|status| documented.contains_key(&status.as_u16()))
     );
 }

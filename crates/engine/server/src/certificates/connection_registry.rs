@@ -61,8 +61,9 @@ struct HandshakeSettings {
 pub(crate) struct HandshakeConfig {
     /// Configuration for `tokio_rustls::TlsAcceptor`.
     pub(crate) config: Arc<ServerConfig>,
-    /// The same for clients that can do without a certificate.
-    pub(crate) config_without_certificate: Arc<ServerConfig>,
+    /// Configuration for clients that may send no certificate. A certificate that a client sends must
+    /// be valid.
+    pub(crate) config_optional_certificate: Arc<ServerConfig>,
     version: u64,
 }
 
@@ -111,7 +112,7 @@ impl ConnectionRegistry {
         let HandshakeSettings { tls, version } = self.settings();
         HandshakeConfig {
             config: tls.config,
-            config_without_certificate: tls.config_without_certificate,
+            config_optional_certificate: tls.config_optional_certificate,
             version,
         }
     }
