@@ -304,7 +304,11 @@ fn read_config(endpoints: &Bound<'_, PyAny>, options: &Options<'_>) -> PyResult<
     read_number(options, "connections", &mut config.connections)?;
     read_number(options, "in_flight_max", &mut config.in_flight_max)?;
     read_number(options, "request_bytes_max", &mut config.request_bytes_max)?;
-    read_number(options, "response_bytes_max", &mut config.response_bytes_max)?;
+    read_number(
+        options,
+        "response_bytes_max",
+        &mut config.response_bytes_max,
+    )?;
     read_number(options, "attempts_max", &mut config.attempts_max)?;
     read_number(options, "retry_percent", &mut config.retry_percent)?;
     read_number(options, "eject_after", &mut config.eject_after)?;
