@@ -60,7 +60,9 @@ class Plugin:
         with open(config, "w") as file:
             file.write(CONFIG.format(folder=folder, port=port, cluster=cluster))
         self.process = subprocess.Popen([program, "--config", config], stderr=subprocess.DEVNULL)
-        self.channel = grpc.insecure_channel(f"unix://{folder}/run/kms.sock")
+        # As the API server does. Otherwise the library sends the escaped path, which no host name is.
+        options = [("grpc.default_authority", "localhost")]
+        self.channel = grpc.insecure_channel(f"unix://{folder}/run/kms.sock", options)
         self.waits = {"wait_for_ready": True, "timeout": 60}
 
     def __enter__(self):

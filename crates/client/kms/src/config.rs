@@ -160,7 +160,7 @@ pub struct LogConfig {
 pub enum LogFormat {
     /// Text for people.
     Text,
-    /// One JSON object per line.
+    /// A JSON object per line.
     Json,
 }
 
@@ -238,8 +238,8 @@ const MARKDOWN_HEAD: &str = "\
 # Configuration and metrics of the Kubernetes plugin
 
 A TOML file, given by `--config`, with `[plugin]`, `[engine]`, and the other keys that differ from their defaults. Relative paths are taken from
-the working folder. `sealwire-kms config template` prints a commented file to start from. `sealwire-kms check --config FILE` checks the file, what it
-names, and each engine. [The guide](kubernetes.md) describes how to use it.
+the working folder. `sealwire-kms config template` prints a commented file to start from. `sealwire-kms check --config FILE` checks the file, the files that
+it names, and each engine. [The guide](kubernetes.md) describes how to use it.
 
 The environment variable `SEALWIRE_KMS_<SECTION>_<KEY>` overrides a key of the tables {tables}, such as
 `SEALWIRE_KMS_ENGINE_DEADLINE_MS`. A list is in TOML there, or separated by commas.

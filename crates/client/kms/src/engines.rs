@@ -1,6 +1,6 @@
 //! The engines, and the choice of an engine for a request.
 //!
-//! Each engine has a client of its own. A request goes to the engine that succeeded last, and on
+//! Each engine has its own client. A request goes to the engine that succeeded last, and on
 //! to the next engines if that one fails. The choice is not spread over the engines: after a
 //! rotation, engines load the new key at different times, and the API server expects the key id of
 //! `Status` from the next `Encrypt`, too.

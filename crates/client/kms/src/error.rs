@@ -14,7 +14,7 @@ pub enum Failure {
     /// An engine responded with an error, or did not respond.
     #[error(transparent)]
     Engine(#[from] Error),
-    /// The engine's response is not what the request asks for.
+    /// The engine's response does not fit the request.
     #[error("the engine's response is not a binary envelope or its content")]
     UnexpectedResponse,
     /// The request is invalid.

@@ -47,7 +47,7 @@ impl Service {
     /// Handles one request. Safe to drop: the engine receives a cancel.
     ///
     /// # Errors
-    /// None: failures are statuses of gRPC in the response.
+    /// Never fails: the response has failures as statuses of gRPC.
     pub async fn handle(self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
         let started = Instant::now();
         let longest = self.plugin.deadline();

@@ -1,8 +1,8 @@
-//! Kubernetes KMS v2 plugin: an API server encrypts what it stores with keys that a Sealwire engine
-//! holds.
+//! Kubernetes KMS v2 plugin: an API server encrypts its stored objects with keys that only a
+//! Sealwire engine has.
 //!
-//! The API server encrypts each object under a key of its own, and sends only that data key to this
-//! plugin, over gRPC on a Unix socket. The plugin holds no keys: an engine seals and opens the data
+//! The API server encrypts each object under its own data key, and sends only that key to this
+//! plugin, over gRPC on a Unix socket. No key is in the plugin: an engine seals and opens the data
 //! key. Read [`plugin`] first: it has the three methods.
 
 pub mod config;

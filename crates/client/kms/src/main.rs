@@ -20,8 +20,8 @@ const BAD_ARGUMENTS: u8 = 2;
 /// Exit code for an invalid configuration (sysexits.h, EX_USAGE).
 const BAD_CONFIG: u8 = 64;
 
-/// A Kubernetes KMS v2 plugin: the API server encrypts what it stores in etcd with keys that a
-/// Sealwire engine holds.
+/// A Kubernetes KMS v2 plugin: the API server encrypts the objects in etcd with keys that only
+/// a Sealwire engine has.
 ///
 /// Without a command, the plugin serves the API server on a Unix socket until SIGTERM or SIGINT.
 #[derive(Debug, Parser)]

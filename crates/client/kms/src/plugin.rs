@@ -252,7 +252,7 @@ impl Plugin {
             .await
     }
 
-    /// Returns the reason for the engine's audit log. It has the id by which the API server logs the
+    /// Returns the reason for the engine's audit log, with the id by which the API server logs the
     /// request.
     fn reason(&self, method: &str, uid: &str) -> String {
         let context = &self.keys.context;

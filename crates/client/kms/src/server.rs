@@ -27,7 +27,7 @@ use crate::socket::{BoundSocket, SocketError};
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Pause between probes of the engines until the first success.
 const PROBE_PAUSE: Duration = Duration::from_secs(5);
-/// Longest headers of a request in bytes. Those of the API server have about 200.
+/// Longest headers of a request in bytes. An API server sends about 200.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
 /// Interval and time limit of pings, which find a peer that is stopped.
 const PING: Duration = Duration::from_secs(30);

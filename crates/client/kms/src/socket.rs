@@ -33,13 +33,13 @@ pub enum SocketError {
     /// The path is too long.
     #[error("{}: must have at most {} bytes", .0.display(), PATH_BYTES_MAX - ENDING_BYTES_MAX)]
     TooLong(PathBuf),
-    /// Other users can write the folder, or it does not exist.
+    /// The folder does not exist, or more users than its owner can write it.
     #[error("folder of the socket: {0}")]
     Folder(#[source] FileError),
     /// Another process serves the socket.
     #[error("{}: another process serves this socket: stop it, or set another plugin.socket", .0.display())]
     InUse(PathBuf),
-    /// A file that is no socket has this path.
+    /// A file of another kind has this path.
     #[error("{}: a file that is not a socket has this name: move it away, or set another plugin.socket", .0.display())]
     NotSocket(PathBuf),
     /// A system call failed.
@@ -155,7 +155,7 @@ fn take_lock(path: &Path) -> Result<File, SocketError> {
     }
 }
 
-/// Rejects a file that is no socket, and the socket of another live program.
+/// Rejects a file of another kind, and the socket of another live program.
 fn check_replaceable(path: &Path) -> Result<(), SocketError> {
     let metadata = match fs::symlink_metadata(path) {
         Ok(metadata) => metadata,

@@ -43,7 +43,7 @@ pub const SELECT_PATH_BYTES_MAX: usize = 1_024;
 /// Longest `context`, in bytes. The context is hashed once per field, so the limit also bounds this
 /// work.
 pub const CONTEXT_BYTES_MAX: usize = 4_096;
-/// Most `contexts` of a request that lists them. They are read before the request is admitted.
+/// Most `contexts` of a request that lists them. A server reads all of them before it admits the request.
 pub const CONTEXTS_MAX: usize = 10_000;
 /// Most bytes of all listed `contexts` of a request: 26 bytes per context at the greatest number.
 pub const CONTEXTS_BYTES_MAX: usize = 262_144;

@@ -8,7 +8,7 @@ use http::header::AUTHORIZATION;
 pub(crate) enum NoToken {
     /// The request has no header `Authorization`.
     Missing,
-    /// The header is malformed, or there are several. Contains what it must be.
+    /// The header is malformed, or there are several. Contains the expected form.
     Malformed(&'static str),
 }
 

@@ -222,7 +222,7 @@ impl RequestBody {
 /// Raises a reservation to at least `bytes`.
 ///
 /// # Errors
-/// 429 if memory is in use, and 413 if the principal can never have so much.
+/// 429 if memory is in use, and 413 if it is more than the principal can ever have.
 pub(crate) fn grow(memory: &mut Reservation<2>, bytes: usize) -> Result<(), Problem> {
     memory.grow_to(bytes).map_err(|error| match error {
         GrowError::Busy(exceeded) => {

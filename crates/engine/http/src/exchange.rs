@@ -61,7 +61,7 @@ struct Translated {
     bytes: usize,
 }
 
-/// What the body of a response is made from.
+/// The source of a response's body.
 enum Style {
     /// The whole result as an object.
     Object(Encoding),

@@ -14,7 +14,7 @@ pub(crate) const HEADERS_MAX: usize = 100;
 /// Bytes that a header takes besides its name and value, as in HTTP/2 (RFC 9113, section 6.5.2).
 const HEADER_OVERHEAD: usize = 32;
 
-/// Returns the bytes of a request's head, with what each header takes in memory.
+/// Returns the bytes of a request's head, including the memory of each header's entry.
 pub(crate) fn bytes(head: &Parts) -> usize {
     let target = head.uri.path_and_query();
     let headers = head.headers.iter();

@@ -2,7 +2,7 @@
 //!
 //! The two have separate parts. A request whose body is held waits for its result, so bodies must
 //! never take the memory of results. Each principal can have three quarters of a part, and of a part
-//! for bodies at most three quarters of what other principals leave.
+//! for bodies at most three quarters of the memory that other principals leave.
 //!
 //! Memory for a result is taken before the engine writes the result into the connection inside the
 //! process. Without memory the result stays in the engine, as for a client that does not read its

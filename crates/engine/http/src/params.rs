@@ -168,7 +168,7 @@ impl Params {
     /// Adds the entries of a request object, a MessagePack map. Returns the payload, if it has one.
     ///
     /// # Errors
-    /// A document that is no object, a second payload, or an entry for the app, which stands in the
+    /// A document that is not an object, a second payload, or an entry for the app, which stands in the
     /// path. The engine rejects other keys that occur twice.
     pub(crate) fn add_object<'a>(&mut self, object: &'a [u8]) -> Result<Option<&'a [u8]>, Problem> {
         let mut reader = TokenReader::new(object);

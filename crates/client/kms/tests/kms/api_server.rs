@@ -8,6 +8,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::Request;
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use percent_encoding::percent_decode_str;
 use prost::Message;
 use sealwire_kms::proto::{
     DECRYPT, DecryptRequest, DecryptResponse, ENCRYPT, EncryptRequest, EncryptResponse, STATUS,
@@ -114,7 +115,11 @@ impl ApiServer {
             let code: u16 = value("grpc-status").expect("a status").parse().unwrap();
             match code {
                 0 => Ok(body.to_bytes()),
-                _ => Err((code, value("grpc-message").unwrap_or_default())),
+                _ => {
+                    let message = value("grpc-message").unwrap_or_default();
+                    let message = percent_decode_str(&message).decode_utf8().unwrap();
+                    Err((code, message.into_owned()))
+                }
             }
         };
         timeout(HANG + Duration::from_secs(1), exchange)

@@ -396,7 +396,7 @@ impl Generator {
         })
     }
 
-    /// Returns the header that carries a parameter. A header with an example is no component,
+    /// Returns the header that carries a parameter. A header with an example is not a component,
     /// because other methods have other examples.
     fn shared_header(&self, method: Method, param: &Param, example: Option<&Value>) -> Value {
         let mut header = self.header(method, param);
@@ -415,7 +415,7 @@ impl Generator {
     fn description(&self, method: Method, param: &Param) -> String {
         let has_row = |other: &Method| other.params().contains(param);
         let same = Method::ALL.into_iter().filter(has_row);
-        // A list of objects is no document.
+        // A list of objects is not a document.
         let is_document = param.bounds.form != Form::Array;
         let common = COMMON_SECTIONS.into_iter().filter(|_| is_document);
         let told = std::iter::once(section_of_params(method))
@@ -654,7 +654,7 @@ impl Generator {
             ),
             (
                 "detail",
-                json!({"type": "string", "description": "A sentence for people. It never has a value of a document."}),
+                json!({"type": "string", "description": "A sentence for people, without values of documents."}),
             ),
             ("code", reference("schemas", "ErrorCode")),
             (

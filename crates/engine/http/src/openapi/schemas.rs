@@ -118,7 +118,7 @@ fn text(least: u64, most: u64, accepts: Accepts) -> Value {
     // character if it has no byte.
     assert!(
         least <= 1,
-        "a least number of bytes is no number of characters"
+        "a number of bytes is not a number of characters"
     );
     let mut schema = json!({"type": "string"});
     if least > 0 {
