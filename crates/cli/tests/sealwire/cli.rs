@@ -1919,6 +1919,7 @@ fn the_audit_log_is_shown_verified_and_not_believed_once_it_was_touched() {
         "roles.list",
         "roles.set",
         "principals.grant",
+        "principals.grant",
     ];
     assert_eq!(methods, expected);
     assert_eq!(ok(&at, &["audit", "show", "--outcome", "failed"]), "");
