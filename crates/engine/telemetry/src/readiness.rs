@@ -247,7 +247,12 @@ mod tests {
     #[test]
     fn condition_labels_match_their_names() {
         for condition in Condition::ALL {
-            assert_eq!(condition.label(), condition.name().replace([' ', '-'], "_"));
+            let expected = match condition {
+                // The value that dashboards and alerts of operators know.
+                Condition::Audit => "audit_trail".to_owned(),
+                _ => condition.name().replace([' ', '-'], "_"),
+            };
+            assert_eq!(condition.label(), expected);
         }
     }
 }
