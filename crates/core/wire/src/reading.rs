@@ -7,7 +7,7 @@ use sealwire_msgpack::{Malformed, Token, TokenReader};
 use crate::frame::Span;
 use crate::invalid_request::InvalidRequest;
 use crate::limits::{CONTEXT_RESERVED, NAME_BYTES_MAX};
-use crate::method::Method;
+use crate::method::{Method, Methods};
 use crate::params::Param;
 use crate::params::rule::{Accepts, Form};
 
@@ -53,11 +53,15 @@ impl<'a> Params<'a> {
     /// Reads the next key that has a value and leaves the reader at the value. Returns `None` at the
     /// end of the map, and an error if a required key is missing there.
     ///
-    /// A nil means that an optional key is absent. Clients whose languages have no other way to omit
-    /// a key can so send every key.
+    /// In the data methods a nil means that an optional key is absent. Clients whose languages have
+    /// no other way to omit a key can so send every key. The control methods reject such a nil,
+    /// because an absent key can be wider there: without `key`, `apps.delete` deletes the whole app.
     pub(crate) fn next(&mut self) -> Result<Option<&'static Param>, InvalidRequest> {
         while let Some(param) = self.next_key()? {
-            let is_absent = param.default.is_some() && !param.takes_nil() && self.reader.take_nil();
+            let is_absent = Methods::DATA.contains(self.method)
+                && param.default.is_some()
+                && !param.takes_nil()
+                && self.reader.take_nil();
             if !is_absent {
                 return Ok(Some(param));
             }

@@ -30,8 +30,8 @@ pub struct Param {
 }
 
 impl Param {
-    /// Returns true if nil has a meaning of its own. Everywhere else a nil means that an optional
-    /// key is absent.
+    /// Returns true if nil has its own meaning. Everywhere else in the data methods a nil means
+    /// that an optional key is absent.
     pub(crate) fn takes_nil(&self) -> bool {
         self.types.contains("nil") || matches!(self.bounds.form, Form::Value | Form::Document)
     }
