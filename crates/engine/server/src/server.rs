@@ -477,7 +477,13 @@ impl Server {
         // A broken certificate file must not keep removed keys of an issuer in use.
         let certificates = self.certificates.reload(config.tls.clone(), control).await;
         let issuer_keys = match &self.verifier {
-            Some(verifier) => verifier.reload_files().await.map_err(TlsError::IssuerKeys),
+            Some(verifier) => {
+                let reloaded = verifier.reload_files().await;
+                self.telemetry
+                    .metrics
+                    .set_failing_issuers(verifier.failing());
+                reloaded.map_err(TlsError::IssuerKeys)
+            }
             None => Ok(()),
         };
         certificates.and(issuer_keys)?;
