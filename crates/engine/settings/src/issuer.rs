@@ -115,6 +115,12 @@ fn take_one(
     let ca = own.optional_path(SECTION, "jwks_ca", folder);
     let refresh = Duration::from_secs(own.number(SECTION, "jwks_refresh_s"));
     let stale = Duration::from_secs(own.number(SECTION, "jwks_stale_s"));
+    if !url.is_empty() && stale <= refresh {
+        complain(
+            "jwks_stale_s",
+            "must be greater than jwks_refresh_s. Otherwise keys become too old between two fetches",
+        );
+    }
     let keys = match (file, &*url, ca) {
         (Some(file), "", None) => Some(KeySource::File(file)),
         (Some(_), "", Some(_)) => {

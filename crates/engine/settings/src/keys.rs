@@ -257,7 +257,7 @@ const SECTIONS: &[Section] = &[
             "memory_mib", Kind::Number { unit: "MiB", min: 1, max: 1 << 20 }, Literal::Number(1_024),
                 "Memory for all requests and responses. A principal may hold as much as it leaves free: half if alone,\n1/(n + 1) each for n principals. Further requests are rejected as `overloaded`.\nWith `http.address`, bodies and results of HTTP take at most as much again.";
             "weights", WEIGHTS, Literal::NoEntries,
-                "Principals with a larger share of a busy engine, named as in `control.principals`. \"relay.internal=3\" gets three\ntimes the share of an unlisted one.";
+                "Principals with a larger share of a busy engine, named as `sealwire principals list` does. \"relay.internal=3\" gets three\ntimes the share of an unlisted one.";
             "order", Kind::Choice(&["fair", "arrival"]), Literal::Text("fair"),
                 "\"arrival\": first come, first served, whole requests, no delays. For comparison only: large requests delay all.";
         ),

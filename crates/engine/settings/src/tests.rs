@@ -378,6 +378,11 @@ fn wrong_issuers_are_rejected_by_key() {
             "issuer.ci.jwks_url: must be a URL such as https://",
         ),
         (
+            "jwks_file = \"keys.json\"",
+            "jwks_url = \"https://ci.example\"\njwks_ca = \"ca.pem\"\njwks_stale_s = 60",
+            "issuer.ci.jwks_stale_s: must be greater than jwks_refresh_s",
+        ),
+        (
             "jwks_file",
             "principal_claim = \"\"\njwks_file",
             "issuer.ci.principal_claim: must be the name of a claim",
