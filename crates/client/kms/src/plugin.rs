@@ -135,6 +135,9 @@ impl Plugin {
         };
         match probed {
             Ok(sealed) => {
+                if !was_healthy {
+                    tracing::info!("an engine encrypts and decrypts");
+                }
                 self.log_key_id(&sealed.key_id);
                 response("ok".into(), sealed.key_id)
             }

@@ -25,10 +25,12 @@ async fn requests_move_to_another_engine() {
 #[tokio::test(flavor = "multi_thread")]
 async fn engines_that_hang_leave_time_for_others() {
     let site = Site::start(2).await;
+    let (plugin, api_server) = site.plugin(&[]).await;
+    let sealed = api_server.encrypt(&DEK).await;
+    plugin.shutdown().await;
     let (_plugin, api_server) = site
         .plugin(&[("deadline_ms = 60000", "deadline_ms = 4000")])
         .await;
-    let sealed = api_server.encrypt(&DEK).await;
     for hanging in [0, 1] {
         site.proxies[hanging].black_hole(true);
         until(async || api_server.decrypt(&sealed).await == Ok(DEK.to_vec())).await;

@@ -1,7 +1,8 @@
 //! Engines that share a store, a proxy in front of each, and a plugin.
 
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -183,7 +184,11 @@ async fn prepare(folder: &Path) -> Config {
     private(kek, &Kek::generate_hex().unwrap());
 
     let plugin = authority.issue(&leaf(Usage::Client, PRINCIPAL)).unwrap();
-    fs::create_dir(folder.join("run")).unwrap();
+    // The plugin rejects a folder that its group can write, as a umask of 002 makes it.
+    DirBuilder::new()
+        .mode(0o700)
+        .create(folder.join("run"))
+        .unwrap();
     fs::write(folder.join("ca.pem"), authority.cert_pem()).unwrap();
     fs::write(folder.join("kms.pem"), &plugin.cert_pem).unwrap();
     private(&folder.join("kms-key.pem"), plugin.key_pem.expose());
