@@ -190,8 +190,9 @@ impl BearerClients {
         };
         // A principal with too many sessions must not keep further connections open by its token.
         let client = self.client(principal)?;
-        self.is_authenticated.store(true, Ordering::Relaxed);
-        self.bearers.note_authenticated();
+        if !self.is_authenticated.swap(true, Ordering::Relaxed) {
+            self.bearers.note_authenticated();
+        }
         Ok(client)
     }
 
